@@ -1,0 +1,153 @@
+"""Every exception icefloe raises on purpose, grouped by what the caller can do next.
+
+Errors under `StatementError` ask for another statement; `ConflictError` asks to run the same one
+again; `CommitStateUnknownError` asks to look at the table first. Files written by a statement are
+deleted only under errors that promise nothing was published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class IcefloeError(Exception):
+    """Base class of every error icefloe raises on purpose."""
+
+
+class SetupError(IcefloeError):
+    """The machine or the Spark session lacks something: Java, PyArrow on the workers, a version."""
+
+
+class StatementError(IcefloeError):
+    """The statement is wrong: change it. Nothing was published."""
+
+
+class ParseError(StatementError):
+    """The text is not SQL; the message shows the place."""
+
+
+class ColumnNotFoundError(StatementError):
+    """The statement names a column that the table does not have."""
+
+    def __init__(self, column: str, available: Iterable[str]) -> None:
+        self.column = column
+        self.available = tuple(available)
+        near = get_close_matches(column.lower(), [name.lower() for name in self.available], n=1)
+        nearest = next((name for name in self.available if near and name.lower() == near[0]), None)
+        hint = f" Did you mean {nearest!r}?" if nearest else ""
+        super().__init__(
+            f"Column {column!r} is not in the table.{hint} "
+            f"Columns are: {', '.join(self.available) or '(none)'}."
+        )
+
+
+class TypeMismatchError(StatementError):
+    """A value's type does not fit where it is used."""
+
+    def __init__(self, column: str, expected: str, actual: str, hint: str = "") -> None:
+        self.column = column
+        self.expected = expected
+        self.actual = actual
+        advice = hint or f"Cast the value: cast(… as {expected})."
+        super().__init__(f"{column!r} expects {expected} but got {actual}. {advice}")
+
+
+class SchemaMismatchError(StatementError):
+    """The rows do not fit the table: columns are missing, extra, or of another type."""
+
+
+class NullabilityError(StatementError):
+    """A NULL was given to a required column."""
+
+    def __init__(self, column: str) -> None:
+        self.column = column
+        super().__init__(
+            f"Column {column!r} is required (NOT NULL) but a row has NULL in it. "
+            "Give every row a value, or filter such rows out."
+        )
+
+
+class CardinalityError(StatementError):
+    """Several source rows match one target row that a clause would change."""
+
+    def __init__(self, keys: Iterable[object]) -> None:
+        self.keys = tuple(keys)
+        shown = ", ".join(str(key) for key in self.keys[:5])
+        super().__init__(
+            f"More than one source row matches the same target row; keys: {shown}. "
+            "Deduplicate the source on its join key, or use duplicates='first'."
+        )
+
+
+class ConstraintError(StatementError):
+    """New rows lie outside the predicate they are to replace."""
+
+
+class ReplaceWhereError(StatementError):
+    """A REPLACE WHERE that cannot run as written."""
+
+
+class NonPartitionedTableError(ReplaceWhereError):
+    """The table has no partitions to replace."""
+
+
+class InvalidPredicateError(ReplaceWhereError):
+    """The predicate cannot be read, or does not fall on partition borders."""
+
+
+class UnsupportedOperatorError(ReplaceWhereError):
+    """The predicate uses an operator that partition matching does not know."""
+
+
+class PartitionColumnNotFoundError(ReplaceWhereError):
+    """The predicate names a column that is not a partition source."""
+
+
+class TableNotFoundError(IcefloeError):
+    """No such table."""
+
+
+class TableExistsError(IcefloeError):
+    """A table of that name is already there."""
+
+
+class IndexNotFoundError(IcefloeError):
+    """No such index."""
+
+
+class UnsupportedTableError(IcefloeError):
+    """The table, or a file of it, is of a kind this operation cannot work on."""
+
+
+class ConflictError(IcefloeError):
+    """Another writer won; running the statement again may succeed. Nothing was published."""
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        table: str,
+        base_snapshot_id: int | None,
+        current_snapshot_id: int | None,
+        files: Iterable[str] = (),
+    ) -> None:
+        self.reason = reason
+        self.table = table
+        self.base_snapshot_id = base_snapshot_id
+        self.current_snapshot_id = current_snapshot_id
+        self.files = tuple(files)
+        shown = f" Files: {', '.join(self.files[:3])}" if self.files else ""
+        more = f" and {len(self.files) - 3} more" if len(self.files) > 3 else ""
+        super().__init__(
+            f"{table}: {reason}. The statement read snapshot {base_snapshot_id}, the table is now "
+            f"at {current_snapshot_id}.{shown}{more} Run the statement again, or set retries=n."
+        )
+
+
+class CommitStateUnknownError(IcefloeError):
+    """The catalog did not answer: look at the table before anything else. No file was deleted."""
+
+
+class StorageError(IcefloeError):
+    """Reading or writing a file failed; the message has its path."""
