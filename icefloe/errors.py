@@ -57,6 +57,10 @@ class SchemaMismatchError(StatementError):
     """The rows do not fit the table: columns are missing, extra, or of another type."""
 
 
+class ColumnTypeMismatchError(TypeMismatchError, SchemaMismatchError):
+    """A column of the rows has a type, or a value, that the table's column cannot take."""
+
+
 class NullabilityError(StatementError):
     """A NULL was given to a required column."""
 

@@ -1,0 +1,31 @@
+"""Names of the columns icefloe adds to rows between steps; refused in user schemas."""
+
+from __future__ import annotations
+
+PREFIX = "_icefloe_"
+
+FILE = "_icefloe_file"  # URI of the data file a row was read from, as Spark spells it
+POS = "_icefloe_pos"  # position of the row in that file, from 0
+DELETED = "_icefloe_deleted"  # bitmap words of the file's deleted positions
+SEQUENCE = "_icefloe_sequence"  # data sequence number of the row's file
+PARTITION = "_icefloe_partition"  # number of the (spec, partition) group of the row's file
+ACTION = "_icefloe_action"  # what happens to the row: see tasks.actions
+SELECTED = "_icefloe_selected"  # bitmap words of the positions a statement chose earlier
+
+META_FILE = "_file"
+META_POS = "_pos"
+
+
+def partition_field(index: int) -> str:
+    """The column that carries a row's value of partition field `index` to the writer."""
+    return f"{PREFIX}p{index}"
+
+
+def assigned(index: int) -> str:
+    """The column that carries the new value of the table's column `index`."""
+    return f"{PREFIX}new{index}"
+
+
+def equality(field_id: int) -> str:
+    """The column that carries field `field_id` for comparing with equality deletes."""
+    return f"{PREFIX}eq{field_id}"

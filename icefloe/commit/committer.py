@@ -1,0 +1,224 @@
+"""Publish file changes as one snapshot.
+
+Each attempt reads the table's head, looks for conflicts with what landed since the statement's
+own snapshot (on the first attempt too), lays out the manifests on top of the head and asks the
+catalog to swap the pointer. A lost race is tried again with the same data files. Files are deleted
+only when the commit surely did not land.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchTableError,
+)
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    SetSnapshotRefUpdate,
+)
+from sqlalchemy.exc import OperationalError
+
+from icefloe.changes import FileChanges
+from icefloe.commit.conflicts import Guard, find_conflict
+from icefloe.commit.retry import LostRaceError, with_retries
+from icefloe.commit.snapshot import Removed, SnapshotDraft, operation_of
+from icefloe.commit.window import window_since
+from icefloe.errors import (
+    CommitStateUnknownError,
+    ConflictError,
+    IcefloeError,
+    StorageError,
+    TableNotFoundError,
+)
+from icefloe.execute.position_deletes import read_position_deletes
+from icefloe.metadata.schema_changes import unreadable_columns
+from icefloe.metadata.state import TableState, ancestors, state_of
+from icefloe.metadata.storage import remove_files
+from icefloe.results import DmlResult
+
+IDEMPOTENCY_KEY = "icefloe.idempotency-key"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Everything needed to publish one statement."""
+
+    catalog: Catalog
+    base: TableState
+    changes: FileChanges
+    guard: Guard
+    describe: Callable[[Removed], DmlResult]
+    summary: dict[str, str]
+    idempotency_key: str | None = None
+
+
+def publish(commit: Commit) -> DmlResult:
+    """Publish the changes; removes the statement's files if they surely were not published."""
+    snapshot_id = commit.base.metadata.new_snapshot_id()
+    try:
+        return with_retries(
+            lambda number: _attempt(commit, snapshot_id, number), commit.base.settings.retry
+        )
+    except LostRaceError as lost:
+        remove_files(commit.base.io, commit.changes.added_paths)
+        raise ConflictError(
+            "other writers won the race for the catalog every time "
+            f"({commit.base.settings.retry.retries + 1} tries)",
+            table=commit.base.name,
+            base_snapshot_id=commit.base.snapshot_id,
+            current_snapshot_id=None,
+        ) from lost
+    except CommitStateUnknownError:
+        raise
+    except BaseException:
+        remove_files(commit.base.io, commit.changes.added_paths)
+        raise
+
+
+def already_done(state: TableState, key: str | None) -> DmlResult | None:
+    """The result of the statement that carried this idempotency key, if history has it."""
+    if key is None:
+        return None
+    for snapshot in ancestors(state.metadata, state.snapshot):
+        summary = snapshot.summary
+        if summary is not None and summary.get(IDEMPOTENCY_KEY) == key:
+            return DmlResult.from_summary(
+                {**summary.additional_properties}, snapshot.snapshot_id
+            )
+    return None
+
+
+def _attempt(commit: Commit, snapshot_id: int, number: int) -> DmlResult:
+    table = _load(commit.catalog, commit.base.name)
+    head = state_of(table, commit.base.name, commit.base.branch)
+    if done := already_done(head, commit.idempotency_key):
+        remove_files(commit.base.io, commit.changes.added_paths)
+        return done
+    _refuse_conflicts(commit, head)
+    draft = SnapshotDraft(head, snapshot_id)
+    try:
+        manifests, gone = draft.manifests_after(commit.changes)
+        result = replace(commit.describe(gone), snapshot_id=snapshot_id, attempts=number)
+        if commit.changes.is_empty or not (commit.changes.added_paths or gone.data or gone.deletes):
+            remove_files(head.io, draft.written)
+            return replace(result, snapshot_id=None)
+        summary = draft.summary_of(
+            commit.changes, gone, {**commit.summary, **result.as_summary()}
+        )
+        snapshot = draft.finish(manifests, operation_of(commit.changes, gone), summary)
+        _swap(commit.catalog, table, head, snapshot)
+    except CommitStateUnknownError:
+        raise
+    except BaseException:
+        remove_files(head.io, draft.written)
+        raise
+    return result
+
+
+def _refuse_conflicts(commit: Commit, head: TableState) -> None:
+    base = commit.base
+    if str(head.metadata.table_uuid) != str(base.metadata.table_uuid):
+        raise TableNotFoundError(f"{base.name} was dropped and made anew while the statement ran.")
+    if columns := unreadable_columns(base.schema, head.schema):
+        raise _conflict(
+            base, head, f"the schema changed so that new files do not fit: {', '.join(columns)}"
+        )
+    specs = head.metadata.specs()
+    unpartitioned = frozenset(i for i, spec in specs.items() if spec.is_unpartitioned())
+    found = find_conflict(
+        commit.changes,
+        commit.guard,
+        window_since(base, head),
+        unpartitioned,
+        lambda deletes: read_position_deletes(head.io, deletes),
+    )
+    if found is not None:
+        raise _conflict(base, head, found.reason, found.files)
+
+
+def _conflict(
+    base: TableState, head: TableState, reason: str, files: tuple[str, ...] = ()
+) -> ConflictError:
+    return ConflictError(
+        reason,
+        table=base.name,
+        base_snapshot_id=base.snapshot_id,
+        current_snapshot_id=head.snapshot_id,
+        files=files,
+    )
+
+
+def _swap(catalog: Catalog, table: IcebergTable, head: TableState, snapshot: Snapshot) -> None:
+    """Ask the catalog to move the branch to the snapshot; sort what can go wrong by outcome."""
+    ref = head.metadata.refs.get(head.branch)
+    requirements = (
+        AssertTableUUID(uuid=head.metadata.table_uuid),
+        AssertRefSnapshotId(ref=head.branch, snapshot_id=ref.snapshot_id if ref else None),
+    )
+    updates = (
+        AddSnapshotUpdate(snapshot=snapshot),
+        SetSnapshotRefUpdate(
+            ref_name=head.branch,
+            type=SnapshotRefType.BRANCH,
+            snapshot_id=snapshot.snapshot_id,
+            max_ref_age_ms=ref.max_ref_age_ms if ref else None,
+            max_snapshot_age_ms=ref.max_snapshot_age_ms if ref else None,
+            min_snapshots_to_keep=ref.min_snapshots_to_keep if ref else None,
+        ),
+    )
+    try:
+        catalog.commit_table(table, requirements, updates)
+    except CommitFailedException as lost:
+        raise LostRaceError(str(lost)) from lost
+    except OSError as failed:
+        # Metadata could not be written; the catalog was not asked yet.
+        raise StorageError(f"Cannot write the metadata of {head.name}: {failed}") from failed
+    except Exception as error:
+        if _is_lost_race(error):
+            raise LostRaceError(str(error)) from error
+        if _has_landed(catalog, head.name, snapshot.snapshot_id):
+            return
+        raise CommitStateUnknownError(
+            f"{head.name}: the catalog did not say whether snapshot {snapshot.snapshot_id} was "
+            f"published ({error}). No file was deleted. Look whether the table's history has that "
+            "snapshot before running the statement again."
+        ) from error
+
+
+def _is_lost_race(error: Exception) -> bool:
+    if isinstance(error, CommitStateUnknownException):
+        return False
+    # Another branch took the sequence number; PyIceberg tells it as a plain ValueError.
+    if isinstance(error, ValueError) and "older than last sequence number" in str(error):
+        return True
+    return isinstance(error, OperationalError) and "database is locked" in str(error)
+
+
+def _has_landed(catalog: Catalog, name: str, snapshot_id: int) -> bool:
+    try:
+        return catalog.load_table(name).metadata.snapshot_by_id(snapshot_id) is not None
+    except Exception:  # noqa: BLE001 - the catalog still does not answer
+        return False
+
+
+def _load(catalog: Catalog, name: str) -> IcebergTable:
+    try:
+        return catalog.load_table(name)
+    except NoSuchTableError as missing:
+        raise TableNotFoundError(f"Table {name} does not exist any more.") from missing
+    except IcefloeError:
+        raise
+    except OperationalError as busy:
+        if "database is locked" in str(busy):
+            raise LostRaceError(str(busy)) from busy
+        raise

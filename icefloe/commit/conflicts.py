@@ -1,0 +1,118 @@
+"""Which concurrent commits a statement cannot live with.
+
+Four rules, each a function that gives the files in conflict. None looks at snapshot ids alone:
+writers that touch different files, rows or partitions never block each other.
+
+1. A file the statement removes or rewrites was removed meanwhile.
+2. A file whose rows the statement deletes was removed meanwhile: the deletes would point nowhere.
+3. Rows that the statement carried forward were deleted meanwhile: they would come back.
+4. Serializable only: a file added meanwhile may hold rows the statement would have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pyroaring import BitMap64
+
+from icefloe.changes import FileChanges, RemoveFiles
+from icefloe.commit.window import CommitWindow
+from icefloe.metadata.files import LiveFile
+from icefloe.metadata.matching import FileMatcher
+from icefloe.settings import Isolation
+
+ReadDeletes = Callable[[list[LiveFile]], Mapping[str, Mapping[str, BitMap64]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What a statement relies on while it runs."""
+
+    isolation: Isolation
+    matcher: FileMatcher | None  # None: the statement read no rows, nothing added can matter
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Why a statement cannot be published, and the files that show it."""
+
+    reason: str
+    files: tuple[str, ...]
+
+
+def find_conflict(
+    changes: FileChanges,
+    guard: Guard,
+    window: CommitWindow,
+    unpartitioned_specs: frozenset[int],
+    read_deletes: ReadDeletes,
+) -> Conflict | None:
+    """The first rule that is broken; None when the statement may be published."""
+    removed = changes.removal.data if isinstance(changes.removal, RemoveFiles) else ()
+    if gone := _gone(window, {file.path for file in removed}):
+        return Conflict(
+            f"{len(gone)} data files this statement replaces were removed by another writer", gone
+        )
+    if gone := _gone(window, set(changes.deleted_rows)):
+        return Conflict(
+            f"{len(gone)} data files this statement deletes rows of were removed by another writer",
+            gone,
+        )
+    if revived := _revived(changes, window, unpartitioned_specs, read_deletes):
+        return Conflict("another writer deleted rows that this statement carries forward", revived)
+    if guard.isolation is Isolation.SERIALIZABLE and (new := _unseen(guard, window)):
+        return Conflict("another writer added rows that this statement would have changed", new)
+    return None
+
+
+def _gone(window: CommitWindow, needed: set[str]) -> tuple[str, ...]:
+    return tuple(sorted(window.removed_data & needed))
+
+
+def _unseen(guard: Guard, window: CommitWindow) -> tuple[str, ...]:
+    matcher = guard.matcher
+    if matcher is None:
+        return ()
+    return tuple(f.path for f in window.added_data if matcher.may_match(f.file, f.spec_id))
+
+
+def _revived(
+    changes: FileChanges,
+    window: CommitWindow,
+    unpartitioned_specs: frozenset[int],
+    read_deletes: ReadDeletes,
+) -> tuple[str, ...]:
+    """Delete files that name rows this statement wrote anew.
+
+    Rewritten files carry all their rows forward, updates in merge-on-read just the updated ones.
+    Position deletes are read, so that deletes of other rows do not count.
+    """
+    if not window.added_deletes:
+        return ()
+    rewritten = changes.removal.data if isinstance(changes.removal, RemoveFiles) else ()
+    rewritten = rewritten if changes.added_data else ()
+    carried = {file.path for file in rewritten} | set(changes.replaced_rows)
+    if not carried:
+        return ()
+    positional = [d for d in window.added_deletes if not d.is_equality_delete]
+    contents = read_deletes(positional)
+    whole = {file.path for file in rewritten} - set(changes.replaced_rows)
+    found = [
+        delete.path
+        for delete in positional
+        if any(
+            path in whole or (path in changes.replaced_rows and changes.replaced_rows[path] & rows)
+            for path, rows in contents[delete.path].items()
+        )
+    ]
+    # An equality delete names rows by value: any that reaches a carried partition may hit.
+    partitions = {file.partition_key for file in rewritten}
+    for delete in window.added_deletes:
+        if delete.is_equality_delete and (
+            delete.spec_id in unpartitioned_specs
+            or changes.replaced_rows
+            or delete.partition_key in partitions
+        ):
+            found.append(delete.path)
+    return tuple(found)

@@ -1,0 +1,38 @@
+"""Try again after a lost race: the loop alone, with its clock passed in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from icefloe.settings import RetryPolicy
+
+T = TypeVar("T")
+
+
+class LostRaceError(Exception):
+    """Another writer moved the table between reading its head and swapping it."""
+
+
+def with_retries(
+    attempt: Callable[[int], T],
+    policy: RetryPolicy,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> T:
+    """Call `attempt` (with its number, from 1) until it returns or the policy is used up.
+
+    Only `LostRaceError` is retried; every other exception reaches the caller at once.
+    """
+    started = clock()
+    for number in range(policy.retries + 1):
+        try:
+            return attempt(number + 1)
+        except LostRaceError:
+            wait = policy.wait_s(number)
+            if number == policy.retries or clock() - started + wait > policy.total_s:
+                raise
+            sleep(wait)
+    raise AssertionError("unreachable")

@@ -1,0 +1,243 @@
+"""Lay out one snapshot: manifests for what is added, rewritten ones for what is removed."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from pyiceberg.manifest import (
+    DataFile,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+)
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+
+from icefloe.changes import FileChanges, Removal, RemoveEverything, RemoveFiles, RemovePartitions
+from icefloe.commit.summary import summarise
+from icefloe.errors import ConflictError
+from icefloe.metadata.files import LiveFile
+from icefloe.metadata.manifests import (
+    ManifestWriter,
+    added,
+    as_live_file,
+    kept,
+    list_manifests,
+    read_entries,
+    removed,
+)
+from icefloe.metadata.state import TableState
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """The files a snapshot takes out of the table."""
+
+    data: tuple[LiveFile, ...] = ()
+    deletes: tuple[LiveFile, ...] = ()
+
+
+@dataclass
+class SnapshotDraft:
+    """A snapshot being laid out on top of `head`; remembers the files it wrote for clean-up."""
+
+    head: TableState
+    snapshot_id: int
+    written: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._attempt = uuid.uuid4().hex
+        self._writer = ManifestWriter(
+            self.head.io,
+            self.head.metadata,
+            self.snapshot_id,
+            self.head.settings.manifest_compression,
+        )
+
+    def manifests_after(self, changes: FileChanges) -> tuple[list[ManifestFile], Removed]:
+        """Every manifest of the new snapshot, and the files that are gone from it."""
+        before = list_manifests(self.head.io, self.head.snapshot) if self.head.snapshot else ()
+        remaining, gone = self._without(changes.removal, before)
+        fresh = [
+            *self._added(changes.added_data, ManifestContent.DATA),
+            *self._added(changes.added_deletes, ManifestContent.DELETES),
+        ]
+        return [*fresh, *self._merged(remaining)], gone
+
+    def finish(
+        self, manifests: list[ManifestFile], operation: Operation, summary: dict[str, str]
+    ) -> Snapshot:
+        """Write the manifest list and describe the snapshot."""
+        metadata = self.head.metadata
+        sequence_number = metadata.next_sequence_number()
+        path = self._path(f"snap-{self.snapshot_id}-{self._attempt}.avro")
+        parent = self.head.snapshot_id
+        self._writer.write_list(path, manifests, parent, sequence_number)
+        return Snapshot(
+            snapshot_id=self.snapshot_id,
+            parent_snapshot_id=parent,
+            sequence_number=sequence_number,
+            timestamp_ms=max(int(time.time() * 1000), metadata.last_updated_ms),
+            manifest_list=path,
+            summary=Summary(operation=operation, **summary),
+            schema_id=metadata.current_schema_id,
+        )
+
+    def summary_of(
+        self, changes: FileChanges, gone: Removed, extra: dict[str, str]
+    ) -> dict[str, str]:
+        """Iceberg's own summary entries, totals included, and `extra`."""
+        return {**extra, **summarise(self.head, changes, gone.data, gone.deletes)}
+
+    def _added(self, files: Iterable[DataFile], content: ManifestContent) -> list[ManifestFile]:
+        """One manifest per partition spec."""
+        by_spec: dict[int, list[ManifestEntry]] = {}
+        for file in files:
+            by_spec.setdefault(file.spec_id, []).append(added(file, self.snapshot_id))
+        return [self._write(content, spec_id, entries) for spec_id, entries in by_spec.items()]
+
+    def _without(
+        self, removal: Removal, manifests: Iterable[ManifestFile]
+    ) -> tuple[list[ManifestFile], Removed]:
+        """Manifests with the removed files marked so; others are kept as they are."""
+        live = [m for m in manifests if m.has_added_files() or m.has_existing_files()]
+        match removal:
+            case RemoveFiles():
+                return self._without_files(removal, live)
+            case RemoveEverything():
+                return self._rewrite_all(live, lambda _file: True)
+            case RemovePartitions(keys):
+                specs = {spec_id for spec_id, _ in keys}
+                touched = [m for m in live if m.partition_spec_id in specs]
+                untouched = [m for m in live if m.partition_spec_id not in specs]
+                after, gone = self._rewrite_all(touched, lambda f: f.partition_key in keys)
+                return [*after, *untouched], gone
+
+    def _without_files(
+        self, removal: RemoveFiles, manifests: list[ManifestFile]
+    ) -> tuple[list[ManifestFile], Removed]:
+        """Look first where the files were when they were read, elsewhere only if they moved."""
+        wanted = {file.path for file in (*removal.data, *removal.deletes)}
+        if not wanted:
+            return manifests, Removed()
+        places = {file.manifest_path for file in (*removal.data, *removal.deletes)}
+        likely_first = sorted(manifests, key=lambda m: m.manifest_path not in places)
+        after: list[ManifestFile] = []
+        gone: list[LiveFile] = []
+        for manifest in likely_first:
+            if not wanted:
+                after.append(manifest)
+                continue
+            rewritten, found = self._rewrite(manifest, lambda f: f.path in wanted)
+            after.append(rewritten)
+            gone.extend(found)
+            wanted -= {file.path for file in found}
+        missing = [file.path for file in removal.data if file.path in wanted]
+        if missing:
+            raise ConflictError(
+                f"{len(missing)} of {len(removal.data)} data files to replace are not found in "
+                "the table's manifests",
+                table=self.head.name,
+                base_snapshot_id=None,
+                current_snapshot_id=self.head.snapshot_id,
+                files=missing,
+            )
+        return after, _as_removed(gone)
+
+    def _rewrite_all(
+        self, manifests: list[ManifestFile], goes: Callable[[LiveFile], bool]
+    ) -> tuple[list[ManifestFile], Removed]:
+        after: list[ManifestFile] = []
+        gone: list[LiveFile] = []
+        for manifest in manifests:
+            rewritten, found = self._rewrite(manifest, goes)
+            after.append(rewritten)
+            gone.extend(found)
+        return after, _as_removed(gone)
+
+    def _rewrite(
+        self, manifest: ManifestFile, goes: Callable[[LiveFile], bool]
+    ) -> tuple[ManifestFile, list[LiveFile]]:
+        entries = [
+            entry
+            for entry in read_entries(self.head.io, manifest)
+            if entry.status != ManifestEntryStatus.DELETED
+        ]
+        found = [as_live_file(entry, manifest) for entry in entries]
+        gone = [file for file in found if goes(file)]
+        if not gone:
+            return manifest, []
+        marked = [
+            removed(entry, self.snapshot_id) if goes(file) else kept(entry)
+            for entry, file in zip(entries, found, strict=True)
+        ]
+        return self._write(manifest.content, manifest.partition_spec_id, marked), gone
+
+    def _merged(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        """Merge small manifests once there are many, so that planning stays quick."""
+        settings = self.head.settings
+        groups: dict[tuple[ManifestContent, int], list[ManifestFile]] = {}
+        for manifest in manifests:
+            groups.setdefault((manifest.content, manifest.partition_spec_id), []).append(manifest)
+        after: list[ManifestFile] = []
+        for (content, spec_id), group in groups.items():
+            old = [m for m in group if m.added_snapshot_id != self.snapshot_id]
+            if not settings.merge_manifests or len(old) < settings.min_manifests_to_merge:
+                after.extend(group)
+                continue
+            after.extend(m for m in group if m.added_snapshot_id == self.snapshot_id)
+            for packed in _packed(old, settings.manifest_target_bytes):
+                after.append(packed[0] if len(packed) == 1 else self._merge(content, spec_id, packed))
+        return after
+
+    def _merge(
+        self, content: ManifestContent, spec_id: int, manifests: list[ManifestFile]
+    ) -> ManifestFile:
+        entries = [
+            kept(entry)
+            for manifest in manifests
+            for entry in read_entries(self.head.io, manifest)
+            if entry.status != ManifestEntryStatus.DELETED
+        ]
+        return self._write(content, spec_id, entries)
+
+    def _write(
+        self, content: ManifestContent, spec_id: int, entries: list[ManifestEntry]
+    ) -> ManifestFile:
+        path = self._path(f"{self._attempt}-m{len(self.written)}.avro")
+        return self._writer.write(path, content, spec_id, entries)
+
+    def _path(self, name: str) -> str:
+        path = f"{self.head.metadata_location}/{name}"
+        self.written.append(path)
+        return path
+
+
+def operation_of(changes: FileChanges, gone: Removed) -> Operation:
+    """Iceberg's name for a commit, by what it holds."""
+    deletes = bool(changes.added_deletes or gone.data or gone.deletes)
+    if changes.added_data:
+        return Operation.OVERWRITE if deletes else Operation.APPEND
+    return Operation.DELETE
+
+
+def _packed(manifests: list[ManifestFile], target_bytes: int) -> list[list[ManifestFile]]:
+    bins: list[list[ManifestFile]] = [[]]
+    size = 0
+    for manifest in manifests:
+        if bins[-1] and size + manifest.manifest_length > target_bytes:
+            bins.append([])
+            size = 0
+        bins[-1].append(manifest)
+        size += manifest.manifest_length
+    return bins
+
+
+def _as_removed(files: list[LiveFile]) -> Removed:
+    return Removed(
+        tuple(file for file in files if file.is_data),
+        tuple(file for file in files if not file.is_data),
+    )

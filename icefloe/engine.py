@@ -1,0 +1,249 @@
+"""Run one statement: bind, plan, execute, publish. The whole story on one screen."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+
+from icefloe.changes import FileChanges, RemoveEverything, RemovePartitions
+from icefloe.commit.committer import IDEMPOTENCY_KEY, Commit, already_done, publish
+from icefloe.commit.conflicts import Guard
+from icefloe.commit.snapshot import Removed
+from icefloe.errors import CommitStateUnknownError, ConflictError, UnsupportedTableError
+from icefloe.execute.row_changes import RowChange, RowChangeOutcome, change_rows
+from icefloe.execute.scan import Scan
+from icefloe.execute.write_data import WrittenRows, write_data
+from icefloe.metadata.files import DeleteIndex, LiveFile
+from icefloe.metadata.manifests import read_snapshot_files
+from icefloe.metadata.matching import FileMatcher
+from icefloe.metadata.state import TableState
+from icefloe.metadata.storage import remove_written_by
+from icefloe.plan.bind import Bound, ResolveTables, bind_statement
+from icefloe.plan.files import Candidate, FilePlan, plan_files
+from icefloe.plan.plan import Plan, plan_statement
+from icefloe.predicates.lowered import UNKNOWN
+from icefloe.results import DmlResult
+from icefloe.settings import Isolation
+from icefloe.statements import Options, RowStatement, WriteKind, WriteStatement
+
+log = logging.getLogger("icefloe")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a statement runs with."""
+
+    spark: SparkSession
+    catalog: Catalog
+    read_state: Callable[[str], TableState]  # the newest state of a branch
+    resolve: ResolveTables
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    state: TableState
+    bound: Bound
+    files: FilePlan
+    plan: Plan
+
+
+def explain(statement: RowStatement, context: Context) -> Plan:
+    """What a statement would do, without doing it."""
+    return _plan(statement, context, context.read_state(statement.options.branch)).plan
+
+
+def run(statement: RowStatement | WriteStatement, context: Context) -> DmlResult:
+    """Run one statement and publish it as at most one snapshot.
+
+    With `retries`, a statement that loses to another writer is run again from the start.
+    """
+    started = time.monotonic()
+    once = _run_rows if isinstance(statement, RowStatement) else _run_write
+    for attempt in range(statement.options.retries + 1):
+        try:
+            result = once(statement, context)  # type: ignore[arg-type]
+            break
+        except ConflictError as lost:
+            if attempt == statement.options.retries:
+                raise
+            log.info("%s; running the statement again (%d)", lost.reason, attempt + 1)
+    result = replace(result, duration_s=time.monotonic() - started)
+    log.info("%s", result)
+    return result
+
+
+def _run_rows(statement: RowStatement, context: Context) -> DmlResult:
+    state = context.read_state(statement.options.branch)
+    if done := already_done(state, statement.options.idempotency_key):
+        return done
+    planned = _plan(statement, context, state)
+    scan = Scan.of(context.spark, state, planned.files.candidates)
+    with _statement_files(state) as statement_id:
+        outcome = change_rows(
+            RowChange(
+                scan,
+                planned.files,
+                planned.plan.mode,
+                planned.bound.condition,
+                planned.bound.assigned,
+                statement_id,
+            )
+        )
+        result = _row_result(planned.plan, outcome)
+        return _publish(
+            context,
+            state,
+            outcome.changes,
+            _guard(planned),
+            statement.options,
+            lambda _gone: result,
+        )
+
+
+def _plan(statement: RowStatement, context: Context, state: TableState) -> _Planned:
+    bound = bind_statement(statement, state, context.spark, context.resolve)
+    files = plan_files(state, bound.lowered)
+    plan = plan_statement(statement, state, files, has_subquery=bound.has_subquery)
+    return _Planned(state, bound, files, plan)
+
+
+def _guard(planned: _Planned) -> Guard:
+    """Rows added meanwhile matter when the condition may be true for them; a subquery reads all."""
+    lowered = UNKNOWN if planned.bound.has_subquery else planned.bound.lowered
+    specs = planned.state.metadata.specs()
+    return Guard(planned.plan.isolation, FileMatcher(lowered, planned.state.schema, specs))
+
+
+def _row_result(plan: Plan, outcome: RowChangeOutcome) -> DmlResult:
+    changes = outcome.changes
+    return DmlResult(
+        operation=plan.operation,
+        mode=plan.mode.value,
+        rows_updated=outcome.rows_updated,
+        rows_deleted=outcome.rows_deleted,
+        rows_copied=outcome.rows_copied,
+        data_files_added=len(changes.added_data),
+        data_files_removed=len(changes.removal.data),  # type: ignore[union-attr]
+        delete_files_added=len(changes.added_deletes),
+        delete_files_removed=len(changes.removal.deletes),  # type: ignore[union-attr]
+        files_scanned=plan.files_scanned,
+        files_skipped=plan.files_skipped,
+        bytes_written=_bytes(changes),
+        bytes_encoded=outcome.bytes_encoded,
+    )
+
+
+def _run_write(statement: WriteStatement, context: Context) -> DmlResult:
+    state = context.read_state(statement.options.branch)
+    if done := already_done(state, statement.options.idempotency_key):
+        return done
+    with _statement_files(state) as statement_id:
+        written = WrittenRows((), {})
+        if statement.rows is not None:
+            written = write_data(state, statement.rows, statement_id)
+        changes = _written_changes(statement.kind, state, written)
+
+        def describe(gone: Removed) -> DmlResult:
+            return DmlResult(
+                operation=statement.kind.value,
+                rows_inserted=written.rows,
+                rows_deleted=_live_rows(context.spark, state, gone),
+                data_files_added=len(written.files),
+                data_files_removed=len(gone.data),
+                delete_files_removed=len(gone.deletes),
+                bytes_written=_bytes(changes),
+            )
+
+        guard = Guard(Isolation.SNAPSHOT, None)
+        return _publish(context, state, changes, guard, statement.options, describe)
+
+
+def _written_changes(kind: WriteKind, state: TableState, written: WrittenRows) -> FileChanges:
+    match kind:
+        case WriteKind.APPEND:
+            return FileChanges(added_data=written.files)
+        case WriteKind.OVERWRITE | WriteKind.TRUNCATE:
+            return FileChanges(added_data=written.files, removal=RemoveEverything())
+        case WriteKind.OVERWRITE_PARTITIONS:
+            _refuse_other_specs(state)
+            keys = {
+                (file.spec_id, tuple(file.partition[i] for i in range(len(file.partition))))
+                for file in written.files
+            }
+            return FileChanges(
+                added_data=written.files, removal=RemovePartitions(frozenset(keys))
+            )
+
+
+def _refuse_other_specs(state: TableState) -> None:
+    """Files of another spec may hold rows of a partition besides rows that must stay."""
+    current = state.metadata.default_spec_id
+    files = read_snapshot_files(state.io, state.snapshot).data
+    others = [file for file in files if file.spec_id != current]
+    if others:
+        raise UnsupportedTableError(
+            f"{state.name} has {len(others)} data files of an older partition spec, whose "
+            "partitions do not line up with the current one. Delete the rows with delete() and "
+            "append(), or overwrite the whole table."
+        )
+
+
+def _live_rows(spark: SparkSession, state: TableState, gone: Removed) -> int:
+    """How many rows removed files still had; a Spark count where equality deletes hide it."""
+    specs = state.metadata.specs()
+    index = DeleteIndex.of(
+        gone.deletes, frozenset(i for i, spec in specs.items() if spec.is_unpartitioned())
+    )
+    candidates = [_candidate(file, index) for file in gone.data]
+    scan = Scan.of(spark, state, candidates)
+    plain = [c for c in candidates if not c.equality_deletes]
+    hidden = [c for c in candidates if c.equality_deletes]
+    counted = sum(scan.live_rows(c) for c in plain)
+    return counted + (scan.over(hidden).rows().count() if hidden else 0)
+
+
+def _candidate(file: LiveFile, index: DeleteIndex) -> Candidate:
+    return Candidate(file, index.position_deletes(file), index.equality_deletes(file))
+
+
+@contextmanager
+def _statement_files(state: TableState) -> Iterator[str]:
+    """An id for the names of a statement's files, which are removed if it fails."""
+    statement_id = uuid.uuid4().hex
+    try:
+        yield statement_id
+    except CommitStateUnknownError:
+        raise
+    except BaseException:
+        remove_written_by(state.io, state.data_location, statement_id)
+        raise
+
+
+def _publish(
+    context: Context,
+    state: TableState,
+    changes: FileChanges,
+    guard: Guard,
+    options: Options,
+    describe: Callable[[Removed], DmlResult],
+) -> DmlResult:
+    if changes.is_empty:
+        return describe(Removed())
+    summary = dict(options.summary)
+    if options.idempotency_key is not None:
+        summary[IDEMPOTENCY_KEY] = options.idempotency_key
+    return publish(
+        Commit(context.catalog, state, changes, guard, describe, summary, options.idempotency_key)
+    )
+
+
+def _bytes(changes: FileChanges) -> int:
+    files = (*changes.added_data, *changes.added_deletes)
+    return sum(file.file_size_in_bytes for file in files)

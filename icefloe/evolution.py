@@ -1,0 +1,162 @@
+"""Changes to a table's schema, partitioning, properties and current snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
+from pyspark.sql import SparkSession
+
+from icefloe import columns
+from icefloe.errors import (
+    ColumnNotFoundError,
+    ConflictError,
+    StatementError,
+    UnsupportedTableError,
+)
+from icefloe.metadata.state import TableState, at_snapshot, snapshot_as_of
+from icefloe.schemas.forms import to_iceberg_schema
+from icefloe.schemas.partitions import parse_partition_by
+from icefloe.settings import normalised_properties
+
+_FORMAT_VERSION = "format-version"
+
+
+def set_properties(table: IcebergTable, properties: Mapping[str, object]) -> None:
+    """Store properties; modes in Iceberg's spelling, `format-version` as an upgrade."""
+    stored = normalised_properties(properties)
+    upgrade = stored.pop(_FORMAT_VERSION, None)
+    with _as_ours(table), table.transaction() as transaction:
+        if upgrade is not None:
+            transaction.upgrade_table_version(_version(upgrade))
+        if stored:
+            transaction.set_properties(stored)
+
+
+def add_column(
+    table: IcebergTable, spark: SparkSession, name: str, kind: str, default: Any
+) -> None:
+    """Add an optional column of a Spark SQL type."""
+    if default is not None:
+        raise UnsupportedTableError(
+            f"A default for {name!r} needs format version 3, which icefloe does not write; Iceberg "
+            "keeps no defaults in version 2. Add the column and set it with update()."
+        )
+    *parents, last = name.split(".")
+    if last.startswith(columns.PREFIX):
+        raise StatementError(f"Column names may not start with {columns.PREFIX!r}: {name!r}.")
+    quoted = "`" + last.replace("`", "``") + "`"
+    field = to_iceberg_schema(f"{quoted} {kind}", spark).fields[0]
+    if field.required:
+        raise StatementError(
+            f"A new column cannot be NOT NULL: rows already there have no value for {name!r}."
+        )
+    known = {known.name.lower() for known in table.schema().fields}
+    if not parents and last.lower() in known:
+        raise StatementError(f"The table has a column {name!r} already.")
+    path: Any = (*parents, last) if parents else last
+    with _as_ours(table), table.update_schema() as update:
+        update.add_column(path, field.field_type)
+
+
+def drop_column(table: IcebergTable, name: str) -> None:
+    """Drop a column that the current partition spec does not use."""
+    found = _column(table, name)
+    field_id = table.schema().find_field(found).field_id
+    if any(field.source_id == field_id for field in table.spec().fields):
+        raise StatementError(
+            f"The table is partitioned by {name!r}. Evolve the partitions first."
+        )
+    with _as_ours(table), table.update_schema() as update:
+        update.delete_column(found)
+
+
+def rename_column(table: IcebergTable, old: str, new: str) -> None:
+    """Rename a column."""
+    found = _column(table, old)
+    names = {known.name.lower() for known in table.schema().fields}
+    if new.lower() in names - {old.lower()}:
+        raise StatementError(f"The table has a column {new!r} already.")
+    if new.startswith(columns.PREFIX) or not new:
+        raise StatementError(f"{new!r} cannot be a column name.")
+    with _as_ours(table), table.update_schema() as update:
+        update.rename_column(found, new)
+
+
+def evolve_partitions(table: IcebergTable, partition_by: Sequence[str] | str) -> None:
+    """Make `partition_by` the spec of new files, keeping fields that stay."""
+    wanted = parse_partition_by(partition_by, table.schema())
+    current = {(f.source_id, str(f.transform)): f for f in table.spec().fields}
+    asked = {(f.source_id, str(f.transform)): f for f in wanted.fields}
+    with _as_ours(table), table.update_spec() as update:
+        for key, field in current.items():
+            if key not in asked and str(field.transform) != "void":
+                update.remove_field(field.name)
+        for key, field in asked.items():
+            if key not in current:
+                source = table.schema().find_column_name(field.source_id)
+                update.add_field(str(source), field.transform, field.name)
+
+
+def rollback(
+    catalog: Catalog, state: TableState, snapshot_id: int | None, as_of: datetime | None
+) -> None:
+    """Point the main branch at an earlier snapshot."""
+    if (snapshot_id is None) == (as_of is None):
+        raise StatementError("Give rollback a snapshot_id, or as_of a moment.")
+    target = snapshot_as_of(state, as_of) if as_of is not None else snapshot_id
+    at_snapshot(state, int(str(target)))  # refuses one the table does not have
+    table = catalog.load_table(state.name)
+    with _as_ours(table):
+        catalog.commit_table(
+            table,
+            (AssertRefSnapshotId(ref="main", snapshot_id=state.metadata.current_snapshot_id),),
+            (
+                SetSnapshotRefUpdate(
+                    ref_name="main",
+                    type=SnapshotRefType.BRANCH,
+                    snapshot_id=target,
+                    max_ref_age_ms=None,
+                    max_snapshot_age_ms=None,
+                    min_snapshots_to_keep=None,
+                ),
+            ),
+        )
+
+
+def _column(table: IcebergTable, name: str) -> str:
+    """The full name of a column as the table has it, looked up in any case."""
+    schema = table.schema()
+    try:
+        return str(schema.find_column_name(schema.find_field(name, case_sensitive=False).field_id))
+    except ValueError:
+        raise ColumnNotFoundError(name, [field.name for field in schema.fields]) from None
+
+
+def _version(text: str) -> Any:
+    if text not in ("1", "2"):
+        raise UnsupportedTableError(f"Format version {text} is not supported; use 2.")
+    return int(text)
+
+
+@contextmanager
+def _as_ours(table: IcebergTable) -> Iterator[None]:
+    name = ".".join(table.name())
+    try:
+        yield
+    except CommitFailedException as lost:
+        raise ConflictError(
+            f"another writer changed the table meanwhile ({lost})",
+            table=name,
+            base_snapshot_id=table.metadata.current_snapshot_id,
+            current_snapshot_id=None,
+        ) from lost
+    except ValueError as wrong:
+        raise StatementError(f"{name}: {wrong}") from wrong

@@ -1,0 +1,1 @@
+"""Plans become files, on Spark."""

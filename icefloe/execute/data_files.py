@@ -1,0 +1,169 @@
+"""What a task wrote, as the entry a manifest will hold: counts and bounds in Iceberg's encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from pyiceberg.conversions import to_bytes
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    BinaryType,
+    DecimalType,
+    FixedType,
+    IcebergType,
+    ListType,
+    MapType,
+    PrimitiveType,
+    StringType,
+    StructType,
+)
+from pyiceberg.utils.truncate import (
+    truncate_upper_bound_binary_string,
+    truncate_upper_bound_text_string,
+)
+
+_TRUNCATED_TO = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A leaf column of a schema: what Parquet calls a column."""
+
+    field_id: int
+    type: PrimitiveType
+    repeated: bool  # inside a list or map: bounds would say nothing of a row
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsMode:
+    """How much of a column's metrics the table asks for."""
+
+    counts: bool
+    bounds: bool
+    length: int | None  # strings and binaries are cut to this; None is full length
+
+
+def leaves(schema: Schema) -> dict[str, Leaf]:
+    """Leaf columns by their path in a Parquet file that PyArrow wrote."""
+    found: dict[str, Leaf] = {}
+    for field in schema.fields:
+        _collect(field.name, field.field_id, field.field_type, found, repeated=False)
+    return found
+
+
+def build_data_file(
+    written: Mapping[str, Any],
+    columns: Mapping[str, Leaf],
+    metadata: TableMetadata,
+    *,
+    partition: Record,
+    spec_id: int,
+    sort_order_id: int | None,
+) -> DataFile:
+    """A manifest's view of a written file."""
+    metrics = {path: written["columns"][path] for path in written["columns"] if path in columns}
+    modes = {path: _mode(metadata, path, columns[path]) for path in metrics}
+    counted = {p: m for p, m in metrics.items() if modes[p].counts}
+    file = DataFile.from_args(
+        _table_format_version=3,
+        content=DataFileContent.DATA,
+        file_path=written["path"],
+        file_format=FileFormat.PARQUET,
+        partition=partition,
+        record_count=written["rows"],
+        file_size_in_bytes=written["size"],
+        column_sizes={columns[p].field_id: m["size"] for p, m in counted.items()},
+        value_counts={columns[p].field_id: m["values"] for p, m in counted.items()},
+        null_value_counts={
+            columns[p].field_id: m["nulls"] for p, m in counted.items() if m["nulls"] is not None
+        },
+        nan_value_counts={
+            columns[p].field_id: n
+            for p, n in written["nans"].items()
+            if p in counted and not columns[p].repeated
+        },
+        lower_bounds=_bounds(metrics, columns, modes, "lower"),
+        upper_bounds=_bounds(metrics, columns, modes, "upper"),
+        key_metadata=None,
+        split_offsets=written["split_offsets"],
+        equality_ids=None,
+        sort_order_id=sort_order_id,
+    )
+    file.spec_id = spec_id
+    return file
+
+
+def _collect(
+    path: str, field_id: int, kind: IcebergType, found: dict[str, Leaf], *, repeated: bool
+) -> None:
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            _collect(f"{path}.{field.name}", field.field_id, field.field_type, found, repeated=repeated)
+    elif isinstance(kind, ListType):
+        _collect(f"{path}.list.element", kind.element_id, kind.element_type, found, repeated=True)
+    elif isinstance(kind, MapType):
+        _collect(f"{path}.key_value.key", kind.key_id, kind.key_type, found, repeated=True)
+        _collect(f"{path}.key_value.value", kind.value_id, kind.value_type, found, repeated=True)
+    elif isinstance(kind, PrimitiveType):
+        found[path] = Leaf(field_id, kind, repeated)
+
+
+def _mode(metadata: TableMetadata, path: str, leaf: Leaf) -> MetricsMode:
+    """The metrics mode of a column: its own property, or the table's default."""
+    default = metadata.properties.get("write.metadata.metrics.default", f"truncate({_TRUNCATED_TO})")
+    name = metadata.schema().find_column_name(leaf.field_id) or path
+    text = metadata.properties.get(f"write.metadata.metrics.column.{name}", default).strip().lower()
+    if text == "none":
+        return MetricsMode(counts=False, bounds=False, length=None)
+    if text == "counts":
+        return MetricsMode(counts=True, bounds=False, length=None)
+    if text == "full":
+        return MetricsMode(counts=True, bounds=True, length=None)
+    length = int(text.removeprefix("truncate(").removesuffix(")"))
+    return MetricsMode(counts=True, bounds=True, length=length)
+
+
+def _bounds(
+    metrics: Mapping[str, Mapping[str, Any]],
+    columns: Mapping[str, Leaf],
+    modes: Mapping[str, MetricsMode],
+    side: str,
+) -> dict[int, bytes]:
+    found = {}
+    for path, m in metrics.items():
+        leaf = columns[path]
+        if not modes[path].bounds or leaf.repeated or not m["has_bounds"] or m[side] is None:
+            continue
+        encoded = _encode(leaf.type, m[side], side, modes[path].length)
+        if encoded is not None:
+            found[leaf.field_id] = encoded
+    return found
+
+
+def _encode(kind: PrimitiveType, value: Any, side: str, length: int | None) -> bytes | None:
+    """One bound in Iceberg's single-value encoding; None where it cannot be cut upwards."""
+    if isinstance(kind, StringType):
+        text = value.decode() if isinstance(value, bytes) else value
+        if length is not None and len(text) > length:
+            cut = text[:length] if side == "lower" else truncate_upper_bound_text_string(text, length)
+            text = cut
+        return None if text is None else to_bytes(kind, text)
+    if isinstance(kind, BinaryType):
+        if length is not None and len(value) > length:
+            value = (
+                value[:length]
+                if side == "lower"
+                else truncate_upper_bound_binary_string(value, length)
+            )
+        return value
+    if isinstance(kind, FixedType):
+        return bytes(value)
+    if isinstance(kind, DecimalType):
+        return to_bytes(kind, Decimal(value).scaleb(-kind.scale))
+    return to_bytes(kind, value)

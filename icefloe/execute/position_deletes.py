@@ -1,0 +1,163 @@
+"""Position deletes, read and written: bitmaps per data file on this side, Parquet on the other.
+
+Reading is shared by scans, rewrites and conflict checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.typedef import Record
+from pyroaring import BitMap64
+
+from icefloe.bitmaps import as_array, as_bitmap
+from icefloe.errors import UnsupportedTableError
+from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID, LiveFile
+from icefloe.metadata.state import TableState
+from icefloe.metadata.storage import locate, naming_missing_file
+
+_READ_THREADS = 8
+_WRITE_ROWS = 1_000_000
+_SCHEMA = pa.schema(
+    [
+        pa.field("file_path", pa.string(), False, {"PARQUET:field_id": str(PATH_FIELD_ID)}),
+        pa.field("pos", pa.int64(), False, {"PARQUET:field_id": str(POS_FIELD_ID)}),
+    ]
+)
+
+Deleted = dict[str, BitMap64]
+Positions = npt.NDArray[np.int64]
+
+
+def read_position_deletes(io: FileIO, deletes: Iterable[LiveFile]) -> dict[str, Deleted]:
+    """The positions each delete file names, by delete file and then by data file."""
+    wanted = list({delete.path: delete for delete in deletes}.values())
+    with ThreadPoolExecutor(_READ_THREADS) as pool:
+        found = pool.map(lambda delete: _read(io, delete), wanted)
+    return {delete.path: positions for delete, positions in zip(wanted, found, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePartition:
+    """Where deletes are filed: the spec and partition of the data files they name."""
+
+    spec_id: int
+    partition: Record
+    folder: str  # below the data folder, with a slash at its end; empty when unpartitioned
+
+
+def write_position_deletes(
+    state: TableState, name: str, positions: Mapping[str, BitMap64], where: DeletePartition
+) -> list[DataFile]:
+    """Write the deletes of one partition, sorted by path and position, rolling at target size."""
+    files: list[DataFile] = []
+    pending: list[tuple[str, Positions]] = []
+    pending_rows = 0
+    # A row costs a few bytes once encoded; the path is a dictionary entry.
+    limit = max(1, state.settings.target_file_bytes // 4)
+    for path, chunk in _sorted_chunks(positions, min(limit, _WRITE_ROWS)):
+        pending.append((path, chunk))
+        pending_rows += len(chunk)
+        if pending_rows >= limit:
+            files.append(_write(state, f"{name}-{len(files)}", pending, where))
+            pending, pending_rows = [], 0
+    if pending:
+        files.append(_write(state, f"{name}-{len(files)}", pending, where))
+    return files
+
+
+def _sorted_chunks(
+    positions: Mapping[str, BitMap64], rows: int
+) -> Iterator[tuple[str, Positions]]:
+    for path in sorted(positions, key=str.encode):
+        numbers = as_array(positions[path])
+        for start in range(0, len(numbers), rows):
+            yield path, numbers[start : start + rows]
+
+
+def _write(
+    state: TableState, name: str, chunks: list[tuple[str, Positions]], where: DeletePartition
+) -> DataFile:
+    location = f"{state.data_location}/{where.folder}{name}-deletes.parquet"
+    place = locate(state.io, location)
+    parent = place.path.rpartition("/")[0]
+    if "s3" not in place.filesystem.type_name:
+        place.filesystem.create_dir(parent, recursive=True)
+    paths = [path for path, _ in chunks]
+    dictionary = pa.array(dict.fromkeys(paths), pa.string())
+    numbers = {path: n for n, path in enumerate(dict.fromkeys(paths))}
+    codes = np.concatenate([np.full(len(c), numbers[p], dtype=np.int32) for p, c in chunks])
+    positions = np.concatenate([c for _, c in chunks])
+    table = pa.Table.from_arrays(
+        [
+            pa.DictionaryArray.from_arrays(pa.array(codes), dictionary).cast(pa.string()),
+            pa.array(positions),
+        ],
+        schema=_SCHEMA,
+    )
+    with place.filesystem.open_output_stream(place.path) as sink:
+        pq.write_table(table, sink, compression=state.settings.compression)
+        size = sink.tell()
+    file = DataFile.from_args(
+        _table_format_version=3,
+        content=DataFileContent.POSITION_DELETES,
+        file_path=location,
+        file_format=FileFormat.PARQUET,
+        partition=where.partition,
+        record_count=len(positions),
+        file_size_in_bytes=size,
+        column_sizes=None,
+        value_counts={PATH_FIELD_ID: len(positions), POS_FIELD_ID: len(positions)},
+        null_value_counts={PATH_FIELD_ID: 0, POS_FIELD_ID: 0},
+        nan_value_counts=None,
+        # Full paths, never truncated: equal bounds tell readers which data file is meant.
+        lower_bounds={PATH_FIELD_ID: paths[0].encode(), POS_FIELD_ID: _long(positions.min())},
+        upper_bounds={PATH_FIELD_ID: paths[-1].encode(), POS_FIELD_ID: _long(positions.max())},
+        key_metadata=None,
+        split_offsets=[4],
+        equality_ids=None,
+        sort_order_id=None,
+        referenced_data_file=paths[0] if paths[0] == paths[-1] else None,
+    )
+    file.spec_id = where.spec_id
+    return file
+
+
+def _read(io: FileIO, delete: LiveFile) -> Deleted:
+    if not delete.is_parquet:
+        raise UnsupportedTableError(
+            f"Delete file {delete.path} is {delete.file.file_format}; icefloe reads Parquet "
+            "deletes only. Compact the table with the engine that wrote it."
+        )
+    place = locate(io, delete.path)
+    found: Deleted = {}
+    with naming_missing_file(delete.path), place.filesystem.open_input_file(place.path) as source:
+        parquet = pq.ParquetFile(source, read_dictionary=["file_path"])
+        for batch in parquet.iter_batches(_WRITE_ROWS, columns=["file_path", "pos"]):
+            _collect(batch, found)
+    return found
+
+
+def _collect(batch: pa.RecordBatch, found: Deleted) -> None:
+    paths = batch.column("file_path")
+    if not pa.types.is_dictionary(paths.type):
+        paths = pc.dictionary_encode(paths)
+    codes = paths.indices.to_numpy(zero_copy_only=False)
+    numbers = batch.column("pos").to_numpy(zero_copy_only=False)
+    for number in np.unique(codes):
+        path = paths.dictionary[int(number)].as_py()
+        chosen = numbers if len(paths.dictionary) == 1 else numbers[codes == number]
+        found.setdefault(path, BitMap64()).update(as_bitmap(chosen))
+
+
+def _long(value: int) -> bytes:
+    return int(value).to_bytes(8, "little", signed=True)

@@ -1,0 +1,180 @@
+"""Copy-on-write: files with changes are written anew, in Arrow tasks where that is possible.
+
+A file is rewritten in a task when its rows stay in their partition and its columns can be carried
+over. The others go through Spark: read with deletes applied, changed, and written like new rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyiceberg.manifest import DataFile
+from pyroaring import BitMap64
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from icefloe import columns
+from icefloe.bitmaps import as_array, as_bitmap
+from icefloe.execute.data_files import build_data_file, leaves
+from icefloe.execute.scan import Scan
+from icefloe.execute.write_data import file_layout, run_task, write_data
+from icefloe.metadata.files import LiveFile
+from icefloe.metadata.storage import locate, spark_uri
+from icefloe.plan.files import Candidate
+from icefloe.tasks.positions import pack, unpack
+from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_files
+
+_MAX_REWRITE_TASKS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """Files written anew, the files they replace, and what became of the rows."""
+
+    files: tuple[DataFile, ...] = ()
+    replaced: tuple[LiveFile, ...] = ()
+    rows_updated: int = 0
+    rows_deleted: int = 0
+    rows_copied: int = 0
+
+    def __add__(self, other: Rewritten) -> Rewritten:
+        return Rewritten(
+            self.files + other.files,
+            self.replaced + other.replaced,
+            self.rows_updated + other.rows_updated,
+            self.rows_deleted + other.rows_deleted,
+            self.rows_copied + other.rows_copied,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriter:
+    """Rewrites files of one statement: `assigned` has new values, or is empty for DELETE."""
+
+    scan: Scan
+    statement_id: str
+    assigned: Mapping[str, Column]
+
+    def can_stay(self, candidate: Candidate) -> bool:
+        """Whether a file's rows can be rewritten in place, without passing through Spark."""
+        state = self.scan.state
+        spec = state.metadata.spec()
+        sources = {state.schema.find_column_name(field.source_id) for field in spec.fields}
+        moves_rows = any(
+            source is None or source.split(".")[0] in self.assigned for source in sources
+        )
+        return not (
+            moves_rows
+            or candidate.live.spec_id != spec.spec_id
+            or candidate.equality_deletes
+            or candidate.lacks_identity_columns
+        )
+
+    def in_tasks(self, changed: DataFrame, files: Sequence[Candidate]) -> Rewritten:
+        """Rewrite the files that `changed` has rows of; `changed` is read once, in one job."""
+        assigned = {
+            name: columns.assigned(i)
+            for i, name in enumerate(self._names())
+            if name in self.assigned
+        }
+        values = [value.alias(assigned[name]) for name, value in self.assigned.items()]
+        changes = (
+            changed.select(columns.FILE, columns.POS, *values)
+            .repartition(min(len(files), _MAX_REWRITE_TASKS), columns.FILE)
+            .sortWithinPartitions(columns.FILE, columns.POS)
+        )
+        plan = RewritePlan(
+            layout=file_layout(self.scan.state, self.statement_id),
+            files={spark_uri(c.path): self._to_rewrite(c) for c in files},
+            file_column=columns.FILE,
+            pos_column=columns.POS,
+            assigned=assigned,
+        )
+        results = [r["rewrite"] for r in run_task(changes, rewrite_files(plan))]
+        by_uri = {spark_uri(c.path): c for c in files}
+        done = Rewritten()
+        declined: dict[str, BitMap64] = {}
+        for result in results:
+            candidate = by_uri[result["uri"]]
+            if "declined" in result:
+                declined[candidate.path] = as_bitmap(unpack(result["positions"]))
+            else:
+                done += self._as_rewritten(candidate, result)
+        return done + self.through_spark(declined) if declined else done
+
+    def through_spark(self, hits: Mapping[str, BitMap64]) -> Rewritten:
+        """Rewrite the files that have hits (by location) as rows of a DataFrame."""
+        touched = [c for c in self.scan.candidates if hits.get(c.path)]
+        if not touched:
+            return Rewritten()
+        state = self.scan.state
+        rows = self.scan.over(touched).rows_marked(hits).alias(state.name.rpartition(".")[2])
+        selected = F.col(columns.SELECTED)
+        if not self.assigned:
+            rows = rows.filter(~selected)
+        else:
+            rows = rows.select(*(self._kept_or_new(name) for name in self._names()))
+        written = write_data(state, rows.select(*map(_quoted, self._names())), self.statement_id)
+        changed = sum(len(hits[c.path]) for c in touched)
+        return Rewritten(
+            written.files,
+            tuple(c.live for c in touched),
+            rows_updated=changed if self.assigned else 0,
+            rows_deleted=0 if self.assigned else changed,
+            rows_copied=written.rows - (changed if self.assigned else 0),
+        )
+
+    def _kept_or_new(self, name: str) -> Column:
+        if name not in self.assigned:
+            return _quoted(name)
+        chosen = F.when(F.col(columns.SELECTED), self.assigned[name]).otherwise(_quoted(name))
+        return chosen.alias(name)
+
+    def _names(self) -> list[str]:
+        return [field.name for field in self.scan.state.schema.fields]
+
+    def _to_rewrite(self, candidate: Candidate) -> FileToRewrite:
+        deleted = self.scan.deleted.get(candidate.path)
+        return FileToRewrite(
+            path=locate(self.scan.state.io, candidate.path).path,
+            folder=candidate.path.rpartition("/")[0],
+            deleted=pack(as_array(deleted)) if deleted else None,
+        )
+
+    def _as_rewritten(self, candidate: Candidate, result: Mapping[str, object]) -> Rewritten:
+        state = self.scan.state
+        known = leaves(state.schema)
+        files = tuple(
+            build_data_file(
+                written,
+                known,
+                state.metadata,
+                partition=candidate.live.file.partition,
+                spec_id=candidate.live.spec_id,
+                sort_order_id=self._order_kept(candidate),
+            )
+            for written in result["files"]  # type: ignore[attr-defined]
+        )
+        return Rewritten(
+            files,
+            (candidate.live,),
+            int(str(result["updated"])),
+            int(str(result["deleted"])),
+            int(str(result["copied"])),
+        )
+
+    def _order_kept(self, candidate: Candidate) -> int | None:
+        """The file's sort order, unless a column it sorts by got new values."""
+        order_id = candidate.live.file.sort_order_id
+        metadata = self.scan.state.metadata
+        order = metadata.sort_order_by_id(order_id) if order_id else None
+        if order is None:
+            return order_id
+        names = {self.scan.state.schema.find_column_name(f.source_id) for f in order.fields}
+        broken = any(name is None or name.split(".")[0] in self.assigned for name in names)
+        return 0 if broken else order_id
+
+
+def _quoted(name: str) -> Column:
+    return F.col("`" + name.replace("`", "``") + "`")

@@ -1,0 +1,238 @@
+"""DELETE and UPDATE on Spark: find the rows, then mark them deleted or write their files anew.
+
+Every mode ends in the same values: files added, files removed, rows counted. What differs is what
+happens to a file with changes. Files all of whose rows go are removed in every mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyiceberg.manifest import DataFile
+from pyroaring import BitMap64
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from icefloe import columns
+from icefloe.changes import FileChanges, RemoveFiles
+from icefloe.execute.position_deletes import DeletePartition, write_position_deletes
+from icefloe.execute.rewrite import Rewriter, Rewritten
+from icefloe.execute.scan import Scan
+from icefloe.execute.write_data import WrittenRows, find_rows, write_data
+from icefloe.metadata.files import LiveFile, PartitionKey
+from icefloe.metadata.manifests import schema_for_spec
+from icefloe.metadata.state import TableState
+from icefloe.metadata.storage import spark_uri
+from icefloe.plan.dangling import dangling_deletes
+from icefloe.plan.files import Candidate, FilePlan
+from icefloe.schemas.partition_values import partition_path
+from icefloe.settings import UpdateMode
+
+Hits = Mapping[str, BitMap64]  # rows to change, by data file location
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """A bound UPDATE or DELETE: which rows, and their new values (none: they are deleted)."""
+
+    scan: Scan
+    files: FilePlan
+    mode: UpdateMode
+    condition: Column | None
+    assigned: Mapping[str, Column]
+    statement_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowChangeOutcome:
+    """What was written, and what became of the rows."""
+
+    changes: FileChanges
+    rows_updated: int = 0
+    rows_deleted: int = 0
+    rows_copied: int = 0
+    bytes_encoded: int = 0
+
+
+def change_rows(change: RowChange) -> RowChangeOutcome:
+    """Run the data work of an UPDATE or DELETE; nothing is published yet."""
+    covered = [] if change.assigned else _whole_files(change.scan.candidates)
+    known = {c.path for c in covered}
+    rest = [c for c in change.scan.candidates if c.path not in known]
+    dropped = Rewritten(
+        replaced=tuple(c.live for c in covered),
+        rows_deleted=sum(change.scan.live_rows(c) for c in covered),
+    )
+    match change.mode:
+        case UpdateMode.COPY_ON_WRITE:
+            return _outcome(change, dropped + _rewrite(change, rest), {})
+        case UpdateMode.MERGE_ON_READ:
+            return _merge_on_read(change, dropped, rest)
+        case UpdateMode.AUTO:
+            return _by_fraction(change, dropped, rest)
+
+
+def _whole_files(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Files that go by metadata alone; equality deletes hide how many rows are left in one."""
+    return [c for c in candidates if c.covered and not c.equality_deletes]
+
+
+def _rewrite(change: RowChange, files: Sequence[Candidate]) -> Rewritten:
+    """Copy-on-write of the files that have matching rows."""
+    rewriter = Rewriter(change.scan, change.statement_id, change.assigned)
+    in_place = [c for c in files if rewriter.can_stay(c)]
+    others = [c for c in files if not rewriter.can_stay(c)]
+    done = Rewritten()
+    if in_place:
+        done += rewriter.in_tasks(_matching(change, in_place), in_place)
+    if others:
+        hits = _by_path(others, find_rows(_matching(change, others)))
+        done += rewriter.through_spark(hits)
+    return done
+
+
+def _merge_on_read(
+    change: RowChange, dropped: Rewritten, files: Sequence[Candidate]
+) -> RowChangeOutcome:
+    """Mark rows deleted; for UPDATE also write their new versions, in the same Spark job."""
+    if not files:
+        return _outcome(change, dropped, {})
+    if change.assigned:
+        written = write_data(
+            change.scan.state,
+            _with_new_values(change, _matching(change, files)),
+            change.statement_id,
+            replacing=True,
+        )
+        return _outcome(change, dropped, _by_path(files, written.replaced), written)
+    return _outcome(change, dropped, _by_path(files, find_rows(_matching(change, files))))
+
+
+def _by_fraction(
+    change: RowChange, dropped: Rewritten, files: Sequence[Candidate]
+) -> RowChangeOutcome:
+    """Find the rows first, then choose per file: rewrite where many go, deletes where few do."""
+    if not files:
+        return _outcome(change, dropped, {})
+    hits = _by_path(files, find_rows(_matching(change, files)))
+    limit = change.scan.state.settings.auto_rewrite_fraction
+    many = {
+        c.path: hits[c.path]
+        for c in files
+        if c.path in hits and len(hits[c.path]) > limit * max(1, c.live.rows)
+    }
+    few = {path: rows for path, rows in hits.items() if path not in many}
+    rewritten = dropped + _rewrite_known(change, many)
+    if not change.assigned:
+        return _outcome(change, rewritten, few)
+    if not few:
+        return _outcome(change, rewritten, {})
+    chosen = change.scan.over([c for c in files if c.path in few]).rows_at(few)
+    written = write_data(
+        change.scan.state,
+        _with_new_values(change, _named(change, chosen)),
+        change.statement_id,
+        replacing=True,
+    )
+    return _outcome(change, rewritten, few, written)
+
+
+def _rewrite_known(change: RowChange, hits: Hits) -> Rewritten:
+    """Copy-on-write of files whose rows to change are known already."""
+    rewriter = Rewriter(change.scan, change.statement_id, change.assigned)
+    files = [c for c in change.scan.candidates if c.path in hits]
+    in_place = [c for c in files if rewriter.can_stay(c)]
+    others = {c.path: hits[c.path] for c in files if not rewriter.can_stay(c)}
+    done = Rewritten()
+    if in_place:
+        chosen = change.scan.over(in_place).rows_at(hits)
+        done += rewriter.in_tasks(_named(change, chosen), in_place)
+    return done + rewriter.through_spark(others)
+
+
+def _outcome(
+    change: RowChange, rewritten: Rewritten, hits: Hits, written: WrittenRows | None = None
+) -> RowChangeOutcome:
+    """Put it together: files whose last rows go are removed, deletes are written for the rest."""
+    scan = change.scan
+    emptied = [
+        c
+        for c in scan.candidates
+        if c.path in hits and not c.equality_deletes and len(hits[c.path]) == scan.live_rows(c)
+    ]
+    gone = {c.path for c in emptied}
+    marked = {path: rows for path, rows in hits.items() if path not in gone}
+    deletes = _write_deletes(change, marked)
+    removed = (*rewritten.replaced, *(c.live for c in emptied))
+    changed = sum(len(rows) for rows in hits.values())
+    is_update = bool(change.assigned)
+    return RowChangeOutcome(
+        FileChanges(
+            added_data=(*rewritten.files, *(written.files if written else ())),
+            added_deletes=tuple(deletes),
+            removal=RemoveFiles(
+                removed, dangling_deletes(change.files.files, removed, scan.delete_contents)
+            ),
+            deleted_rows=marked,
+            replaced_rows=dict(hits) if is_update else {},
+        ),
+        rows_updated=rewritten.rows_updated + (changed if is_update else 0),
+        rows_deleted=rewritten.rows_deleted + (0 if is_update else changed),
+        rows_copied=rewritten.rows_copied,
+        bytes_encoded=sum(file.file_size_in_bytes for file in rewritten.files),
+    )
+
+
+def _write_deletes(change: RowChange, hits: Hits) -> list[DataFile]:
+    """Position deletes under each data file's own spec and partition, one file per partition."""
+    state = change.scan.state
+    groups: dict[PartitionKey, list[LiveFile]] = {}
+    for candidate in change.scan.candidates:
+        if candidate.path in hits:
+            groups.setdefault(candidate.live.partition_key, []).append(candidate.live)
+    written: list[DataFile] = []
+    for number, (key, files) in enumerate(groups.items()):
+        where = DeletePartition(key[0], files[0].file.partition, _folder(state, files[0]))
+        positions = {file.path: hits[file.path] for file in files}
+        written += write_position_deletes(
+            state, f"{change.statement_id}-d{number}", positions, where
+        )
+    return written
+
+
+def _folder(state: TableState, file: LiveFile) -> str:
+    spec = state.metadata.specs()[file.spec_id]
+    if spec.is_unpartitioned():
+        return ""
+    return partition_path(file.file.partition, spec, schema_for_spec(state.metadata, spec)) + "/"
+
+
+def _matching(change: RowChange, files: Sequence[Candidate]) -> DataFrame:
+    rows = _named(change, change.scan.over(files).rows())
+    return rows if change.condition is None else rows.filter(change.condition)
+
+
+def _named(change: RowChange, rows: DataFrame) -> DataFrame:
+    """Rows under the table's name, so that conditions may say `orders.id`."""
+    return rows.alias(change.scan.state.name.rpartition(".")[2])
+
+
+def _with_new_values(change: RowChange, rows: DataFrame) -> DataFrame:
+    """The updated rows; every expression sees the row as it was."""
+    names = [field.name for field in change.scan.state.schema.fields]
+    values = [
+        change.assigned[name].alias(name) if name in change.assigned else _quoted(name)
+        for name in names
+    ]
+    return rows.select(*values, columns.FILE, columns.POS)
+
+
+def _by_path(files: Sequence[Candidate], found: Mapping[str, BitMap64]) -> dict[str, BitMap64]:
+    """Rows found by file URI, told by the file's own location."""
+    paths = {spark_uri(c.path): c.path for c in files}
+    return {paths[uri]: rows for uri, rows in found.items() if rows}
+
+
+def _quoted(name: str) -> Column:
+    return F.col("`" + name.replace("`", "``") + "`")

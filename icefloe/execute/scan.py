@@ -1,0 +1,330 @@
+"""Live rows of chosen data files as a DataFrame: Spark's Parquet reader by field id, less deletes.
+
+Files without deletes are read as they are. For the others a small table of facts per file (bitmap
+words of deleted positions, sequence number, partition) is broadcast and looked up by file path;
+equality deletes are null-safe anti-joins limited to older files of the same partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
+from functools import reduce
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField
+from pyroaring import BitMap64
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from icefloe import columns
+from icefloe.bitmaps import as_words, unite
+from icefloe.errors import UnsupportedTableError
+from icefloe.execute.name_mapping import PhysicalLayout, physical_layouts
+from icefloe.execute.position_deletes import Deleted, read_position_deletes
+from icefloe.metadata.files import LiveFile
+from icefloe.metadata.state import TableState
+from icefloe.metadata.storage import spark_location, spark_uri
+from icefloe.plan.files import Candidate
+from icefloe.schemas.spark_types import spark_schema, spark_type
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The rows of some data files, as one statement reads them."""
+
+    spark: SparkSession
+    state: TableState
+    candidates: tuple[Candidate, ...]
+    deleted: Mapping[str, BitMap64] = field(default_factory=dict)  # by data file location
+    # What each position-delete file names, by its location.
+    delete_contents: Mapping[str, Deleted] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, spark: SparkSession, state: TableState, candidates: Sequence[Candidate]
+    ) -> Scan:
+        """Read the position deletes of the files, so that rows can be told apart."""
+        contents = read_position_deletes(
+            state.io, (delete for c in candidates for delete in c.position_deletes)
+        )
+        named = {c.path: _of_file(c, contents) for c in candidates if c.position_deletes}
+        deleted = {path: positions for path, positions in named.items() if positions}
+        return cls(spark, state, tuple(candidates), deleted, contents)
+
+    def over(self, candidates: Sequence[Candidate]) -> Scan:
+        """The same scan over some of its files."""
+        return replace(self, candidates=tuple(candidates))
+
+    def rows(self) -> DataFrame:
+        """Live rows with the table's columns, then file and position."""
+        return self._rows(None)
+
+    def rows_at(self, positions: Mapping[str, BitMap64]) -> DataFrame:
+        """Live rows at these positions of each file (by location)."""
+        marked = self._rows(positions)
+        return marked.filter(F.col(columns.SELECTED)).drop(columns.SELECTED)
+
+    def rows_marked(self, positions: Mapping[str, BitMap64]) -> DataFrame:
+        """Live rows, with a column that tells whether each is at one of these positions."""
+        return self._rows(positions)
+
+    def _rows(self, only: Mapping[str, BitMap64] | None) -> DataFrame:
+        if not self.candidates:
+            return self._no_rows(marked=only is not None)
+        layouts = physical_layouts(self.state, [c.path for c in self.candidates])
+        groups: dict[tuple[bool, PhysicalLayout | None], list[Candidate]] = {}
+        for candidate in self.candidates:
+            needs_facts = (
+                candidate.has_deletes or candidate.lacks_identity_columns or only is not None
+            )
+            groups.setdefault((needs_facts, layouts.get(candidate.path)), []).append(candidate)
+        parts = [
+            self._group(files, layout, needs_facts=needs_facts, only=only)
+            for (needs_facts, layout), files in groups.items()
+        ]
+        return reduce(DataFrame.union, parts)
+
+    def live_rows(self, candidate: Candidate) -> int:
+        """Rows of a file that position deletes leave; equality deletes are not counted."""
+        return candidate.live.rows - len(self.deleted.get(candidate.path, ()))
+
+    def _group(
+        self,
+        files: list[Candidate],
+        layout: PhysicalLayout | None,
+        *,
+        needs_facts: bool,
+        only: Mapping[str, BitMap64] | None,
+    ) -> DataFrame:
+        hidden = self._hidden_fields(files)
+        rows = self._read(files, layout, hidden)
+        if not needs_facts:
+            return rows
+        rows = _with_facts(rows, self._facts(files, only))
+        rows = rows.filter(~_has_bit(columns.DELETED))
+        rows = self._without_equality_deleted(rows, files)
+        visible = self._visible(files)
+        if only is not None:
+            visible.append(_has_bit(columns.SELECTED).alias(columns.SELECTED))
+        return rows.select(*visible)
+
+    def _no_rows(self, *, marked: bool) -> DataFrame:
+        wanted = spark_schema(self.state.schema)
+        wanted = wanted.add(columns.FILE, T.StringType()).add(columns.POS, T.LongType())
+        if marked:
+            wanted = wanted.add(columns.SELECTED, T.BooleanType())
+        return self.spark.createDataFrame([], wanted)
+
+    def _read(
+        self, files: list[Candidate], layout: PhysicalLayout | None, hidden: list[NestedField]
+    ) -> DataFrame:
+        schema = self.state.schema
+        wanted = (
+            layout.spark_schema
+            if layout
+            else spark_schema(Schema(*schema.fields, *hidden), with_ids=True)
+        )
+        paths = [spark_location(candidate.path) for candidate in files]
+        rows = (
+            self.spark.read.schema(wanted)
+            .option("recursiveFileLookup", "true")
+            .option("__globPaths__", "false")
+            .option("ignoreMissingFiles", "false")
+            .option("ignoreCorruptFiles", "false")
+            .option("mergeSchema", "false")
+            .parquet(*paths)
+        )
+        names = [f.name for f in (*schema.fields, *hidden)]
+        chosen = (
+            layout.columns(schema)
+            if layout
+            else [_quoted(name).alias(name, metadata={}) for name in names]
+        )
+        return rows.select(
+            *chosen,
+            F.col("_metadata.file_path").alias(columns.FILE),
+            F.col("_metadata.row_index").alias(columns.POS),
+        )
+
+    def _facts(
+        self, files: list[Candidate], only: Mapping[str, BitMap64] | None
+    ) -> DataFrame:
+        """One row per file: what is needed to judge its rows."""
+        numbers: dict[object, int] = {}
+        words = pa.list_(pa.int64())
+        table = {
+            columns.FILE: pa.array([spark_uri(c.path) for c in files], pa.string()),
+            columns.DELETED: pa.array([as_words(self._deleted(c)) for c in files], words),
+            columns.SEQUENCE: pa.array([c.live.sequence_number for c in files], pa.int64()),
+            columns.PARTITION: pa.array(
+                [numbers.setdefault(c.live.partition_key, len(numbers)) for c in files], pa.int32()
+            ),
+        }
+        if only is not None:
+            selected = [as_words(only.get(c.path, BitMap64())) for c in files]
+            table[columns.SELECTED] = pa.array(selected, words)
+        facts = self.spark.createDataFrame(pa.table(table))
+        return self._with_partition_values(facts, files)
+
+    def _deleted(self, candidate: Candidate) -> BitMap64:
+        return self.deleted.get(candidate.path, BitMap64())
+
+    def _with_partition_values(self, facts: DataFrame, files: list[Candidate]) -> DataFrame:
+        """Add the values of identity partition columns that the files may lack."""
+        for source_id, by_spec in _identity_fields(self.state, files).items():
+            kind = spark_type(self.state.schema.find_type(source_id))
+            rows = [
+                (spark_uri(c.path), _python_value(c.live.file.partition[by_spec[c.live.spec_id]], kind))
+                for c in files
+                if c.live.spec_id in by_spec
+            ]
+            wanted = T.StructType(
+                [
+                    T.StructField(columns.FILE, T.StringType()),
+                    T.StructField(columns.equality(source_id), kind),
+                ]
+            )
+            facts = facts.join(self.spark.createDataFrame(rows, wanted), columns.FILE, "left")
+        return facts
+
+    def _visible(self, files: list[Candidate]) -> list[Column]:
+        constants = _identity_fields(self.state, files)
+        visible = []
+        for column in self.state.schema.fields:
+            value = _quoted(column.name)
+            if column.field_id in constants:
+                value = F.coalesce(value, F.col(columns.equality(column.field_id)))
+            visible.append(value.alias(column.name))
+        return [*visible, F.col(columns.FILE), F.col(columns.POS)]
+
+    def _hidden_fields(self, files: list[Candidate]) -> list[NestedField]:
+        """Columns that equality deletes name but the table no longer has."""
+        known = set(self.state.schema.field_ids)
+        wanted = {i for c in files for d in c.equality_deletes for i in d.file.equality_ids or ()}
+        return [
+            NestedField(i, columns.equality(i), _old_field(self.state, i).field_type)
+            for i in sorted(wanted - known)
+        ]
+
+    def _without_equality_deleted(self, rows: DataFrame, files: list[Candidate]) -> DataFrame:
+        numbers: dict[object, int] = {}
+        for candidate in files:
+            numbers.setdefault(candidate.live.partition_key, len(numbers))
+        deletes = {d.path: d for c in files for d in c.equality_deletes}
+        by_columns: dict[tuple[tuple[int, ...], bool], list[LiveFile]] = {}
+        for delete in deletes.values():
+            ids = tuple(sorted(delete.file.equality_ids or ()))
+            everywhere = self.state.metadata.specs()[delete.spec_id].is_unpartitioned()
+            by_columns.setdefault((ids, everywhere), []).append(delete)
+        for (ids, everywhere), group in by_columns.items():
+            keys = self._equality_keys(group, ids, numbers, everywhere=everywhere)
+            rows = rows.join(keys, self._is_deleted(ids, everywhere=everywhere), "left_anti")
+        return rows
+
+    def _equality_keys(
+        self,
+        deletes: list[LiveFile],
+        ids: tuple[int, ...],
+        numbers: Mapping[object, int],
+        *,
+        everywhere: bool,
+    ) -> DataFrame:
+        """Deleted values with the newest sequence number that deletes them, per partition."""
+        fields = [
+            NestedField(i, f"k{i}", _old_field(self.state, i).field_type) for i in ids
+        ]
+        wanted = spark_schema(Schema(*fields), with_ids=True)
+        parts = []
+        for delete in deletes:
+            _refuse_unreadable_delete(delete)
+            rows = self.spark.read.schema(wanted).option("__globPaths__", "false")
+            number = -1 if everywhere else numbers[delete.partition_key]
+            parts.append(
+                rows.parquet(spark_location(delete.path)).select(
+                    "*", F.lit(delete.sequence_number).alias("s"), F.lit(number).alias("n")
+                )
+            )
+        keys = [f"k{i}" for i in ids]
+        return reduce(DataFrame.union, parts).groupBy(*keys, "n").agg(F.max("s").alias("s"))
+
+    def _is_deleted(self, ids: tuple[int, ...], *, everywhere: bool) -> Column:
+        known = set(self.state.schema.field_ids)
+        condition = F.col(columns.SEQUENCE) < F.col("s")
+        if not everywhere:
+            condition = condition & (F.col(columns.PARTITION) == F.col("n"))
+        for i in ids:
+            name = self.state.schema.find_column_name(i) if i in known else columns.equality(i)
+            condition = condition & _quoted(str(name)).eqNullSafe(F.col(f"k{i}"))
+        return condition
+
+
+def _of_file(candidate: Candidate, contents: Mapping[str, Deleted]) -> BitMap64:
+    named = [contents[d.path].get(candidate.path) for d in candidate.position_deletes]
+    return unite(bitmap for bitmap in named if bitmap is not None)
+
+
+def _with_facts(rows: DataFrame, facts: DataFrame) -> DataFrame:
+    """Look up each row's file; a row whose file is not known is an error, never dropped."""
+    joined = rows.join(F.broadcast(facts), columns.FILE, "left")
+    unknown = F.concat(F.lit("icefloe lost track of the file "), F.col(columns.FILE))
+    checked = F.when(F.col(columns.SEQUENCE).isNull(), F.raise_error(unknown)).otherwise(
+        F.col(columns.SEQUENCE)
+    )
+    return joined.withColumn(columns.SEQUENCE, checked).filter(F.col(columns.SEQUENCE) >= 0)
+
+
+def _has_bit(words: str) -> Column:
+    """Whether the row's position is in its file's bitmap."""
+    word = F.get(F.col(words), F.shiftright(F.col(columns.POS), 6).cast("int"))
+    bit = F.getbit(word, F.col(columns.POS).bitwiseAND(F.lit(63)).cast("int"))
+    return F.coalesce(bit == 1, F.lit(False))
+
+
+def _identity_fields(state: TableState, files: list[Candidate]) -> dict[int, dict[int, int]]:
+    """Identity partition columns that files may lack: by column, the field's place in each spec."""
+    found: dict[int, dict[int, int]] = {}
+    known = set(state.schema.field_ids)
+    for spec_id in {c.live.spec_id for c in files if c.lacks_identity_columns}:
+        for place, field_ in enumerate(state.metadata.specs()[spec_id].fields):
+            if str(field_.transform) == "identity" and field_.source_id in known:
+                found.setdefault(field_.source_id, {})[spec_id] = place
+    return found
+
+
+def _old_field(state: TableState, field_id: int) -> NestedField:
+    """A field by id, from whichever schema of the table has it."""
+    for schema in (state.schema, *reversed(state.metadata.schemas)):
+        if field_id in set(schema.field_ids):
+            return schema.find_field(field_id)
+    raise UnsupportedTableError(
+        f"{state.name} has equality deletes on field {field_id}, which no schema of it has."
+    )
+
+
+def _refuse_unreadable_delete(delete: LiveFile) -> None:
+    if not delete.is_parquet:
+        raise UnsupportedTableError(
+            f"Equality-delete file {delete.path} is {delete.file.file_format}; icefloe reads "
+            "Parquet deletes only. Compact the table with the engine that wrote it."
+        )
+
+
+def _python_value(value: object, kind: T.DataType) -> object:
+    """A partition value, an int for dates and timestamps, as Spark takes it from Python."""
+    if value is None or not isinstance(value, int) or isinstance(value, bool):
+        return value
+    if isinstance(kind, T.DateType):
+        return date(1970, 1, 1) + timedelta(days=value)
+    if isinstance(kind, T.TimestampType):
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value)
+    if isinstance(kind, T.TimestampNTZType):
+        return datetime(1970, 1, 1) + timedelta(microseconds=value)  # noqa: DTZ001 - no zone
+    return value
+
+
+def _quoted(name: str) -> Column:
+    return F.col("`" + name.replace("`", "``") + "`")

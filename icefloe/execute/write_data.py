@@ -1,0 +1,179 @@
+"""Rows of a DataFrame become data files: laid out by partition and sort order, written in tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionField as IcebergPartitionField
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table.sorting import NullOrder, SortDirection
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DateType, TimestampType, TimestamptzType
+from pyroaring import BitMap64
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from icefloe import columns
+from icefloe.bitmaps import as_bitmap
+from icefloe.execute.data_files import build_data_file, leaves
+from icefloe.metadata.state import TableState
+from icefloe.metadata.storage import locate
+from icefloe.schemas.partition_values import to_record
+from icefloe.schemas.transforms import partition_columns
+from icefloe.spark_errors import translated
+from icefloe.tasks.positions import unpack
+from icefloe.tasks.results import RESULT_SCHEMA, from_bytes
+from icefloe.tasks.write import FileLayout, PartitionField, collect_positions, write_rows
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRows:
+    """The files a write made, and the rows (by file URI) that they replace."""
+
+    files: tuple[DataFile, ...]
+    replaced: Mapping[str, BitMap64]
+
+    @property
+    def rows(self) -> int:
+        """Rows written."""
+        return sum(file.record_count for file in self.files)
+
+
+def write_data(
+    state: TableState, rows: DataFrame, statement_id: str, *, replacing: bool = False
+) -> WrittenRows:
+    """Write rows that have the table's columns under its current spec; one Spark job.
+
+    With `replacing`, rows also carry the file and position of the row that each one replaces.
+    """
+    spec = state.metadata.spec()
+    names = [field.name for field in state.schema.fields]
+    rows = _laid_out(state, rows, spec, replacing=replacing)
+    task = write_rows(
+        file_layout(state, statement_id),
+        names,
+        columns.FILE if replacing else None,
+        columns.POS if replacing else None,
+    )
+    results = run_task(rows, task)
+    known = leaves(state.schema)
+    order = state.metadata.default_sort_order_id
+    return WrittenRows(
+        tuple(
+            build_data_file(
+                result["file"],
+                known,
+                state.metadata,
+                partition=to_record(result["file"]["partition"], spec, state.schema),
+                spec_id=spec.spec_id,
+                sort_order_id=order,
+            )
+            for result in results
+            if "file" in result
+        ),
+        _positions(results),
+    )
+
+
+def find_rows(rows: DataFrame) -> Mapping[str, BitMap64]:
+    """The positions of `rows` by file URI; one Spark job that returns packed positions only."""
+    chosen = rows.select(columns.FILE, columns.POS)
+    return _positions(run_task(chosen, collect_positions(columns.FILE, columns.POS)))
+
+
+def run_task(rows: DataFrame, task: Any) -> list[dict[str, Any]]:
+    """Run a task over every partition of `rows` and gather the few results it tells."""
+    with translated():
+        gathered = rows.mapInArrow(task, RESULT_SCHEMA).collect()
+    return [from_bytes(bytes(row["result"])) for row in gathered]
+
+
+def file_layout(state: TableState, statement_id: str) -> FileLayout:
+    """Where this statement's data files go and how they are encoded."""
+    place = locate(state.io, state.data_location)
+    settings = state.settings
+    spec = state.metadata.spec()
+    options: dict[str, object] = {
+        "compression": settings.compression,
+        "data_page_size": settings.page_bytes,
+        "dictionary_pagesize_limit": settings.dictionary_bytes,
+        "store_decimal_as_integer": True,
+        "coerce_timestamps": "us",
+    }
+    if settings.compression_level is not None and settings.compression in ("zstd", "gzip", "brotli"):
+        options["compression_level"] = settings.compression_level
+    return FileLayout(
+        schema=schema_to_pyarrow(state.schema),
+        filesystem=place.filesystem,
+        folder=place.path,
+        location=state.data_location,
+        statement_id=statement_id,
+        target_file_bytes=settings.target_file_bytes,
+        row_group_bytes=settings.row_group_bytes,
+        row_group_rows=settings.row_group_rows,
+        parquet=options,
+        partition_fields=tuple(
+            PartitionField(columns.partition_field(i), field.name, _shown_as(state, field))
+            for i, field in enumerate(spec.fields)
+        ),
+    )
+
+
+def _shown_as(state: TableState, field: IcebergPartitionField) -> str:
+    """How values of a partition field are written in paths."""
+    if not isinstance(field.transform, IdentityTransform):
+        return str(field.transform)
+    kinds = {DateType: "day", TimestampType: "timestamp", TimestamptzType: "timestamp"}
+    return kinds.get(type(state.schema.find_type(field.source_id)), "identity")
+
+
+def _laid_out(
+    state: TableState, rows: DataFrame, spec: PartitionSpec, *, replacing: bool
+) -> DataFrame:
+    """Bring rows of one partition together, in order; Spark splits what is too large for a task.
+
+    Rows of a partitioned table are shuffled once so that a partition gets few files; so are
+    replaced rows, which come a few from every file read.
+    """
+    names = [columns.partition_field(i) for i in range(len(spec.fields))]
+    for name, value in zip(names, partition_columns(spec, state.schema), strict=True):
+        rows = rows.withColumn(name, value)
+    if names:
+        rows = rows.hint("rebalance", *names)
+    elif replacing:
+        rows = rows.hint("rebalance")
+    order = _sort_columns(state)
+    if names or order:
+        rows = rows.sortWithinPartitions(*[F.col(name) for name in names], *order)
+    return rows
+
+
+def _sort_columns(state: TableState) -> list[Column]:
+    fields = state.metadata.sort_order().fields
+    spec = PartitionSpec(
+        *(
+            IcebergPartitionField(field.source_id, 1000 + i, field.transform, f"sort_{i}")
+            for i, field in enumerate(fields)
+        )
+    )
+    found = []
+    for field, value in zip(fields, partition_columns(spec, state.schema), strict=True):
+        nulls_first = field.null_order == NullOrder.NULLS_FIRST
+        if field.direction == SortDirection.ASC:
+            found.append(value.asc_nulls_first() if nulls_first else value.asc_nulls_last())
+        else:
+            found.append(value.desc_nulls_first() if nulls_first else value.desc_nulls_last())
+    return found
+
+
+def _positions(results: list[dict[str, Any]]) -> dict[str, BitMap64]:
+    found: dict[str, BitMap64] = {}
+    for result in results:
+        if "positions" in result:
+            uri, packed = result["positions"]
+            found.setdefault(uri, BitMap64()).update(as_bitmap(unpack(packed)))
+    return found

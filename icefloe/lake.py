@@ -1,0 +1,251 @@
+"""A lake: a catalog of tables and the Spark session that works on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.table import Table as IcebergTable
+from pyspark.sql import DataFrame, SparkSession
+
+from icefloe.engine import Context
+from icefloe.errors import (
+    StatementError,
+    TableExistsError,
+    TableNotFoundError,
+    UnsupportedTableError,
+)
+from icefloe.metadata.state import TableState
+from icefloe.schemas.forms import to_iceberg_schema
+from icefloe.schemas.partitions import parse_partition_by, parse_sort_by
+from icefloe.session import session_of
+from icefloe.settings import MODE_PROPERTIES, UpdateMode, normalised_properties
+from icefloe.subqueries import resolve_tables
+from icefloe.table import Table
+
+DEFAULT_NAMESPACE = "default"
+EMBEDDED_CATALOG = "icefloe"
+_SQLITE_WAIT_S = 60  # writers of one SQLite catalog wait for each other rather than fail
+
+
+def connect(
+    warehouse: str | Path | None = None,
+    *,
+    catalog: str | Catalog | None = None,
+    spark: SparkSession | None = None,
+    **properties: Any,
+) -> Lake:
+    """Open a lake.
+
+    `connect("lake")` is the embedded default: a SQLite catalog and files in that folder. A
+    `catalog` is the name of one in PyIceberg's configuration, or a PyIceberg catalog. Other
+    `properties` (`uri=`, `type=`, …) go to `pyiceberg.catalog.load_catalog`.
+
+    >>> lake = icefloe.connect("lake")  # doctest: +SKIP
+    """
+    found = _catalog(warehouse, catalog, properties)
+    return Lake(found, session_of(spark))
+
+
+class Lake:
+    """Tables by name; a context manager that stops nothing it did not start."""
+
+    def __init__(self, catalog: Catalog, spark: SparkSession) -> None:
+        self._catalog = catalog
+        self._spark = spark
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._catalog.close()
+
+    def __repr__(self) -> str:
+        return f"Lake({self._catalog.name!r})"
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session."""
+        return self._spark
+
+    @property
+    def catalog(self) -> Catalog:
+        """The PyIceberg catalog."""
+        return self._catalog
+
+    def stop(self) -> None:
+        """Close the catalog and stop the Spark session."""
+        self._catalog.close()
+        self._spark.stop()
+
+    def create_namespace(self, name: str) -> None:
+        """Make a namespace; one that is there already is left as it is."""
+        try:
+            self._catalog.create_namespace(name)
+        except NamespaceAlreadyExistsError:
+            return
+
+    def tables(self, namespace: str | None = None) -> list[str]:
+        """Names of the tables, of one namespace or of all."""
+        spaces = [(namespace,)] if namespace else self._catalog.list_namespaces()
+        try:
+            found = [name for space in spaces for name in self._catalog.list_tables(space)]
+        except NoSuchNamespaceError as missing:
+            raise TableNotFoundError(f"There is no namespace {namespace!r}.") from missing
+        return sorted(".".join(name) for name in found)
+
+    def table(self, name: str) -> Table:
+        """A table that exists."""
+        full = _full_name(name)
+        self.load(full)
+        return Table(self, full)
+
+    def create_table(
+        self,
+        name: str,
+        schema: object,
+        *,
+        partition_by: Sequence[str] | str = (),
+        sort_by: Sequence[str] | str = (),
+        properties: Mapping[str, object] | None = None,
+        format_version: int = 2,
+        if_not_exists: bool = False,
+    ) -> Table:
+        """Make a table; its namespace is made when missing.
+
+        `schema` is a DDL text, a Spark, PyIceberg or Arrow schema, or a frame that has one.
+        """
+        if format_version not in (1, 2):
+            raise UnsupportedTableError(
+                f"Format version {format_version} is not supported; use 2 (or 1)."
+            )
+        full = _full_name(name)
+        iceberg_schema = to_iceberg_schema(schema, self._spark)
+        spec = parse_partition_by(partition_by, iceberg_schema)
+        order = parse_sort_by(sort_by, iceberg_schema)
+        modes = dict.fromkeys(MODE_PROPERTIES, UpdateMode.MERGE_ON_READ.value)
+        stored = normalised_properties({**modes, **(properties or {})})
+        self.create_namespace(full.rpartition(".")[0])
+        try:
+            self._catalog.create_table(
+                full,
+                iceberg_schema,
+                partition_spec=spec,
+                sort_order=order,
+                properties={**stored, "format-version": str(format_version)},
+            )
+        except TableAlreadyExistsError as there:
+            if not if_not_exists:
+                raise TableExistsError(
+                    f"Table {full} exists already. Use lake.table({full!r}), or "
+                    "if_not_exists=True."
+                ) from there
+        return Table(self, full)
+
+    def drop_table(self, name: str, *, purge: bool = False, if_exists: bool = False) -> None:
+        """Drop a table; with `purge` its files are deleted too."""
+        full = _full_name(name)
+        try:
+            if purge:
+                self._catalog.purge_table(full)
+            else:
+                self._catalog.drop_table(full)
+        except NoSuchTableError as missing:
+            if not if_exists:
+                raise TableNotFoundError(f"Table {full} does not exist.") from missing
+
+    def rename_table(self, old: str, new: str) -> None:
+        """Rename a table; its files stay where they are."""
+        target = _full_name(new)
+        self.create_namespace(target.rpartition(".")[0])
+        try:
+            self._catalog.rename_table(_full_name(old), target)
+        except NoSuchTableError as missing:
+            raise TableNotFoundError(f"Table {_full_name(old)} does not exist.") from missing
+        except TableAlreadyExistsError as there:
+            raise TableExistsError(f"Table {target} exists already.") from there
+
+    def load(self, full: str) -> IcebergTable:
+        """The PyIceberg table of that full name, as it is now."""
+        try:
+            return self._catalog.load_table(full)
+        except (NoSuchTableError, NoSuchNamespaceError) as missing:
+            near = ", ".join(self._tables_beside(full)) or "(none)"
+            raise TableNotFoundError(
+                f"Table {full} does not exist. Tables of that namespace: {near}."
+            ) from missing
+
+    def context(self, read_state: Callable[[str], TableState]) -> Context:
+        """What a statement on one table of this lake runs with."""
+        return Context(
+            self._spark,
+            self._catalog,
+            read_state,
+            lambda text: resolve_tables(text, self._spark, self._rows_of),
+        )
+
+    def _rows_of(self, name: str) -> DataFrame | None:
+        full = _full_name(name)
+        return Table(self, full).scan() if self._catalog.table_exists(full) else None
+
+    def _tables_beside(self, full: str) -> list[str]:
+        try:
+            return self.tables(full.rpartition(".")[0])
+        except TableNotFoundError:
+            return []
+
+
+def _catalog(
+    warehouse: str | Path | None, catalog: str | Catalog | None, properties: dict[str, Any]
+) -> Catalog:
+    if isinstance(catalog, Catalog):
+        return catalog
+    if catalog is not None:
+        given = {"warehouse": str(warehouse)} if warehouse is not None else {}
+        return load_catalog(catalog, **given, **properties)
+    if properties:
+        given = {"warehouse": _uri(warehouse)} if warehouse is not None else {}
+        found = load_catalog(EMBEDDED_CATALOG, **given, **properties)
+        return found
+    if warehouse is None:
+        raise StatementError(
+            "connect() needs a warehouse folder, a catalog, or catalog properties such as uri=."
+        )
+    return _embedded(Path(warehouse).expanduser().absolute())
+
+
+def _embedded(folder: Path) -> Catalog:
+    folder.mkdir(parents=True, exist_ok=True)
+    return load_catalog(
+        EMBEDDED_CATALOG,
+        type="sql",
+        uri=f"sqlite:///{folder / 'catalog.db'}?timeout={_SQLITE_WAIT_S}",
+        warehouse=f"file://{folder}",
+    )
+
+
+def _uri(warehouse: str | Path) -> str:
+    """A warehouse given as a folder, as a URI; other locations as they are."""
+    text = str(warehouse)
+    return text if "://" in text else f"file://{Path(text).expanduser().absolute()}"
+
+
+def _full_name(name: str) -> str:
+    parts = [part for part in name.replace("`", "").split(".") if part]
+    if not parts or len(parts) != name.count(".") + 1:
+        raise StatementError(f"{name!r} is not a table name. Use 'table' or 'namespace.table'.")
+    return ".".join(parts) if len(parts) > 1 else f"{DEFAULT_NAMESPACE}.{parts[0]}"

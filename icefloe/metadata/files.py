@@ -1,0 +1,127 @@
+"""The files of a snapshot as values: what a manifest says of each data and delete file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+
+# Iceberg's reserved field ids of a position-delete file.
+PATH_FIELD_ID = 2147483546
+POS_FIELD_ID = 2147483545
+
+_REFERENCED_DATA_FILE = 17  # slot of the v3 manifest entry, filled by v2 writers too
+
+PartitionKey: TypeAlias = tuple[int, tuple[object, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """One live manifest entry: a data or delete file and its place in the table's history."""
+
+    file: DataFile
+    spec_id: int
+    sequence_number: int
+    file_sequence_number: int | None
+    snapshot_id: int | None
+    manifest_path: str
+
+    @property
+    def path(self) -> str:
+        """The file's location, as Iceberg spells it."""
+        return self.file.file_path
+
+    @property
+    def rows(self) -> int:
+        """Rows in the file, deleted ones included."""
+        return self.file.record_count
+
+    @property
+    def size(self) -> int:
+        """The file's size in bytes."""
+        return self.file.file_size_in_bytes
+
+    @property
+    def partition_key(self) -> PartitionKey:
+        """Spec and partition tuple: equal for files of one partition."""
+        record = self.file.partition
+        return self.spec_id, tuple(record[i] for i in range(len(record)))
+
+    @property
+    def is_data(self) -> bool:
+        """Whether this is a data file."""
+        return self.file.content == DataFileContent.DATA
+
+    @property
+    def is_equality_delete(self) -> bool:
+        """Whether this delete file names rows by value."""
+        return self.file.content == DataFileContent.EQUALITY_DELETES
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether the file is Parquet, the one format icefloe reads."""
+        return self.file.file_format == FileFormat.PARQUET
+
+    @property
+    def referenced_path(self) -> str | None:
+        """The one data file a position-delete file refers to, when the manifest tells."""
+        if len(self.file) > _REFERENCED_DATA_FILE and self.file[_REFERENCED_DATA_FILE]:
+            return str(self.file[_REFERENCED_DATA_FILE])
+        lower = (self.file.lower_bounds or {}).get(PATH_FIELD_ID)
+        upper = (self.file.upper_bounds or {}).get(PATH_FIELD_ID)
+        return lower.decode() if lower is not None and lower == upper else None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFiles:
+    """The files of one snapshot, less those in manifests that a filter ruled out."""
+
+    data: tuple[LiveFile, ...] = ()
+    deletes: tuple[LiveFile, ...] = ()
+    manifests_read: int = 0
+    manifests_skipped: int = 0
+    files_in_skipped_manifests: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteIndex:
+    """Which delete files apply to which data file, by Iceberg's sequence and partition rules."""
+
+    by_path: dict[str, tuple[LiveFile, ...]] = field(default_factory=dict)
+    by_partition: dict[PartitionKey, tuple[LiveFile, ...]] = field(default_factory=dict)
+    equality: dict[PartitionKey, tuple[LiveFile, ...]] = field(default_factory=dict)
+    global_equality: tuple[LiveFile, ...] = ()
+
+    @classmethod
+    def of(cls, deletes: tuple[LiveFile, ...], unpartitioned_specs: frozenset[int]) -> DeleteIndex:
+        """Index the delete files of a snapshot."""
+        by_path: dict[str, list[LiveFile]] = {}
+        by_partition: dict[PartitionKey, list[LiveFile]] = {}
+        equality: dict[PartitionKey, list[LiveFile]] = {}
+        everywhere: list[LiveFile] = []
+        for delete in deletes:
+            if delete.is_equality_delete and delete.spec_id in unpartitioned_specs:
+                everywhere.append(delete)
+            elif delete.is_equality_delete:
+                equality.setdefault(delete.partition_key, []).append(delete)
+            elif (path := delete.referenced_path) is not None:
+                by_path.setdefault(path, []).append(delete)
+            else:
+                by_partition.setdefault(delete.partition_key, []).append(delete)
+        return cls(
+            {key: tuple(found) for key, found in by_path.items()},
+            {key: tuple(found) for key, found in by_partition.items()},
+            {key: tuple(found) for key, found in equality.items()},
+            tuple(everywhere),
+        )
+
+    def position_deletes(self, data: LiveFile) -> tuple[LiveFile, ...]:
+        """Position-delete files that may name rows of `data`."""
+        found = self.by_path.get(data.path, ()) + self.by_partition.get(data.partition_key, ())
+        return tuple(d for d in found if d.sequence_number >= data.sequence_number)
+
+    def equality_deletes(self, data: LiveFile) -> tuple[LiveFile, ...]:
+        """Equality-delete files that apply to rows of `data`."""
+        found = self.equality.get(data.partition_key, ()) + self.global_equality
+        return tuple(d for d in found if d.sequence_number > data.sequence_number)

@@ -1,0 +1,294 @@
+"""Read and write manifests and manifest lists, delete manifests included.
+
+PyIceberg reads manifests with the v2 schema, which drops `referenced_data_file`, and cannot write
+delete manifests at all; both are done here with its own Avro reader and writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyiceberg.avro.file import AvroFile, AvroOutputFile
+from pyiceberg.io import FileIO, OutputFile
+from pyiceberg.manifest import (
+    DATA_FILE_TYPE,
+    MANIFEST_ENTRY_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    construct_partition_summaries,
+    data_file_with_partition,
+    manifest_entry_schema_with_data_file,
+    read_manifest_list,
+    write_manifest_list,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import StructType
+
+from icefloe.metadata.files import LiveFile, SnapshotFiles
+from icefloe.metadata.storage import naming_missing_file
+
+_READ_VERSION = 3  # knows every field that v1 and v2 manifests may hold
+_UNASSIGNED = -1
+_BLOCK_ENTRIES = 1000
+_READ_THREADS = 8
+
+
+class ManifestFilter(Protocol):
+    """Rules manifests out before they are read."""
+
+    def may_match_manifest(self, manifest: ManifestFile) -> bool:
+        """Whether the manifest may hold a file of interest."""
+        ...
+
+
+def list_manifests(io: FileIO, snapshot: Snapshot) -> tuple[ManifestFile, ...]:
+    """The manifests of a snapshot."""
+    with naming_missing_file(snapshot.manifest_list):
+        return tuple(read_manifest_list(io.new_input(snapshot.manifest_list)))
+
+
+def read_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
+    """Every entry of a manifest, removed ones too, with inherited fields filled in."""
+    with (
+        naming_missing_file(manifest.manifest_path),
+        AvroFile[ManifestEntry](
+            io.new_input(manifest.manifest_path),
+            MANIFEST_ENTRY_SCHEMAS[_READ_VERSION],
+            read_types={-1: ManifestEntry, 2: DataFile},
+            read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+        ) as reader,
+    ):
+        return [_inherit(entry, manifest) for entry in reader]
+
+
+def read_snapshot_files(
+    io: FileIO, snapshot: Snapshot | None, keep: ManifestFilter | None = None
+) -> SnapshotFiles:
+    """The live files of a snapshot; manifests that `keep` rules out are not opened."""
+    if snapshot is None:
+        return SnapshotFiles()
+    manifests = list_manifests(io, snapshot)
+    chosen = [m for m in manifests if keep is None or keep.may_match_manifest(m)]
+    with ThreadPoolExecutor(_READ_THREADS) as pool:
+        per_manifest = list(pool.map(lambda m: live_files(io, m), chosen))
+    live = [file for files in per_manifest for file in files]
+    skipped = [m for m in manifests if m not in chosen]
+    return SnapshotFiles(
+        data=tuple(file for file in live if file.is_data),
+        deletes=tuple(file for file in live if not file.is_data),
+        manifests_read=len(chosen),
+        manifests_skipped=len(skipped),
+        files_in_skipped_manifests=sum(
+            (m.added_files_count or 0) + (m.existing_files_count or 0)
+            for m in skipped
+            if m.content == ManifestContent.DATA
+        ),
+    )
+
+
+def live_files(io: FileIO, manifest: ManifestFile) -> list[LiveFile]:
+    """The files of a manifest that are not removed."""
+    return [
+        as_live_file(entry, manifest)
+        for entry in read_entries(io, manifest)
+        if entry.status != ManifestEntryStatus.DELETED
+    ]
+
+
+def as_live_file(entry: ManifestEntry, manifest: ManifestFile) -> LiveFile:
+    """A manifest entry as a value."""
+    return LiveFile(
+        file=entry.data_file,
+        spec_id=manifest.partition_spec_id,
+        sequence_number=entry.sequence_number or 0,
+        file_sequence_number=entry.file_sequence_number,
+        snapshot_id=entry.snapshot_id,
+        manifest_path=manifest.manifest_path,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestWriter:
+    """Writes the manifests of one snapshot."""
+
+    io: FileIO
+    metadata: TableMetadata
+    snapshot_id: int
+    codec: str
+
+    def write(
+        self,
+        path: str,
+        content: ManifestContent,
+        spec_id: int,
+        entries: Sequence[ManifestEntry],
+    ) -> ManifestFile:
+        """Write `entries` as one manifest of `spec_id` at `path`."""
+        spec = self.metadata.specs()[spec_id]
+        schema = schema_for_spec(self.metadata, spec)
+        output = self.io.new_output(path)
+        self._write_avro(output, content, spec, schema, entries)
+        counts = _count(entries)
+        known = [
+            e.sequence_number
+            for e in entries
+            if e.status != ManifestEntryStatus.DELETED and e.sequence_number is not None
+        ]
+        return ManifestFile.from_args(
+            manifest_path=path,
+            manifest_length=len(output),
+            partition_spec_id=spec_id,
+            content=content,
+            sequence_number=_UNASSIGNED,
+            min_sequence_number=min(known, default=_UNASSIGNED),
+            added_snapshot_id=self.snapshot_id,
+            added_files_count=counts[ManifestEntryStatus.ADDED][0],
+            existing_files_count=counts[ManifestEntryStatus.EXISTING][0],
+            deleted_files_count=counts[ManifestEntryStatus.DELETED][0],
+            added_rows_count=counts[ManifestEntryStatus.ADDED][1],
+            existing_rows_count=counts[ManifestEntryStatus.EXISTING][1],
+            deleted_rows_count=counts[ManifestEntryStatus.DELETED][1],
+            partitions=construct_partition_summaries(
+                spec, schema, [e.data_file.partition for e in entries]
+            ),
+            key_metadata=None,
+        )
+
+    def _write_avro(
+        self,
+        output: OutputFile,
+        content: ManifestContent,
+        spec: PartitionSpec,
+        schema: Schema,
+        entries: Sequence[ManifestEntry],
+    ) -> None:
+        version = self.metadata.format_version
+        partition_type = spec.partition_type(schema)
+        meta = {
+            "schema": schema.model_dump_json(),
+            "partition-spec": "[" + ",".join(f.model_dump_json() for f in spec.fields) + "]",
+            "partition-spec-id": str(spec.spec_id),
+            "format-version": str(version),
+            "avro.codec": self.codec,
+        }
+        if version > 1:
+            meta["content"] = "deletes" if content == ManifestContent.DELETES else "data"
+        with AvroOutputFile[ManifestEntry](
+            output_file=output,
+            file_schema=_file_schema(version, partition_type, content),
+            record_schema=_entry_schema(_READ_VERSION, partition_type),
+            schema_name="manifest_entry",
+            metadata=meta,
+        ) as writer:
+            for start in range(0, len(entries), _BLOCK_ENTRIES):
+                writer.write_block(list(entries[start : start + _BLOCK_ENTRIES]))
+
+    def write_list(
+        self,
+        path: str,
+        manifests: Iterable[ManifestFile],
+        parent_snapshot_id: int | None,
+        sequence_number: int,
+    ) -> None:
+        """Write the manifest list of the snapshot at `path`."""
+        with write_manifest_list(
+            format_version=self.metadata.format_version,
+            output_file=self.io.new_output(path),
+            snapshot_id=self.snapshot_id,
+            parent_snapshot_id=parent_snapshot_id,
+            sequence_number=sequence_number,
+            avro_compression=self.codec,  # type: ignore[arg-type]
+        ) as writer:
+            writer.add_manifests(list(manifests))
+
+
+def added(file: DataFile, snapshot_id: int) -> ManifestEntry:
+    """An entry for a file this snapshot adds; its sequence number is inherited."""
+    return ManifestEntry.from_args(
+        status=ManifestEntryStatus.ADDED,
+        snapshot_id=snapshot_id,
+        sequence_number=None,
+        file_sequence_number=None,
+        data_file=file,
+    )
+
+
+def kept(entry: ManifestEntry) -> ManifestEntry:
+    """An entry for a file that an earlier snapshot added and this one keeps."""
+    return _with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id)
+
+
+def removed(entry: ManifestEntry, snapshot_id: int) -> ManifestEntry:
+    """An entry for a file this snapshot removes."""
+    return _with_status(entry, ManifestEntryStatus.DELETED, snapshot_id)
+
+
+def schema_for_spec(metadata: TableMetadata, spec: PartitionSpec) -> Schema:
+    """A schema that has every source column of `spec`, which may be dropped from the current."""
+    newest_first = sorted(metadata.schemas, key=lambda s: s.schema_id, reverse=True)
+    for schema in [metadata.schema(), *newest_first]:
+        known = {*schema.field_ids}
+        if all(field.source_id in known for field in spec.fields):
+            return schema
+    return metadata.schema()
+
+
+def _with_status(
+    entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None
+) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=status,
+        snapshot_id=snapshot_id,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=entry.data_file,
+    )
+
+
+def _inherit(entry: ManifestEntry, manifest: ManifestFile) -> ManifestEntry:
+    """Fill in what an entry leaves to its manifest: snapshot, sequence numbers, spec."""
+    inherits = manifest.sequence_number == 0 or entry.status == ManifestEntryStatus.ADDED
+    if entry.snapshot_id is None:
+        entry.snapshot_id = manifest.added_snapshot_id
+    if entry.sequence_number is None and inherits:
+        entry.sequence_number = manifest.sequence_number
+    if entry.file_sequence_number is None and inherits:
+        entry.file_sequence_number = manifest.sequence_number
+    entry.data_file.spec_id = manifest.partition_spec_id
+    return entry
+
+
+def _count(
+    entries: Sequence[ManifestEntry],
+) -> dict[ManifestEntryStatus, tuple[int, int]]:
+    counts = dict.fromkeys(ManifestEntryStatus, (0, 0))
+    for entry in entries:
+        files, rows = counts[entry.status]
+        counts[entry.status] = files + 1, rows + entry.data_file.record_count
+    return counts
+
+
+def _entry_schema(version: int, partition_type: StructType) -> Schema:
+    data_file = data_file_with_partition(partition_type, version)  # type: ignore[arg-type]
+    return manifest_entry_schema_with_data_file(version, data_file)  # type: ignore[arg-type]
+
+
+def _file_schema(version: int, partition_type: StructType, content: ManifestContent) -> Schema:
+    """What is stored: the format version's fields, and for deletes the file they refer to."""
+    data_file = data_file_with_partition(partition_type, version)  # type: ignore[arg-type]
+    if content == ManifestContent.DELETES and version == 2:
+        referenced = next(f for f in DATA_FILE_TYPE[3].fields if f.name == "referenced_data_file")
+        data_file = StructType(*data_file.fields, referenced)
+    return manifest_entry_schema_with_data_file(version, data_file)  # type: ignore[arg-type]
+

@@ -1,0 +1,285 @@
+"""Which manifests and files a condition can touch, from what metadata says of them.
+
+PyIceberg's evaluators live here, and their traps with them: strict evaluation takes a missing null
+count for "no NULLs", projections raise on types they do not know, and a manifest evaluator keeps
+state. Whatever goes wrong in them is doubt, and doubt keeps a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from typing import TypeVar
+from uuid import UUID
+
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    BoundPredicate,
+    GreaterThanOrEqual,
+    In,
+    LessThanOrEqual,
+    NotNull,
+    Or,
+    UnaryPredicate,
+    UnboundPredicate,
+)
+from pyiceberg.expressions.visitors import (
+    IN_PREDICATE_LIMIT,
+    BooleanExpressionVisitor,
+    _InclusiveMetricsEvaluator,
+    _ManifestEvalVisitor,
+    _StrictMetricsEvaluator,
+    expression_evaluator,
+    inclusive_projection,
+    strict_projection,
+    visit,
+)
+from pyiceberg.manifest import DataFile, ManifestFile, PartitionFieldSummary
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+
+from icefloe.predicates.lower import Lowered
+
+T = TypeVar("T")
+Test = Callable[[T], bool]
+
+# What PyIceberg compares partition values as. A date in its place would be unequal to every day.
+_PARTITION_VALUES = frozenset({type(None), bool, int, float, str, bytes, Decimal, UUID})
+
+
+class FileMatcher:
+    """Which manifests and files may hold, or surely hold only, rows a condition is true for.
+
+    Expressions are bound and projected once per spec, when its first file comes.
+    """
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        schema: Schema,
+        specs: Mapping[int, PartitionSpec],
+    ) -> None:
+        self._lowered = lowered
+        self._schema = _with_optional_columns(schema)
+        self._specs = specs
+        self._conjuncts = tuple(_conjuncts(_demand_values(lowered.exact)))
+        self._metrics_may_match = _prepare(self._inclusive_metrics)
+        self._metrics_surely_match = tuple(
+            _prepare(partial(_strict_metrics, self._schema, part)) for part in self._conjuncts
+        )
+        self._partition_tests: dict[int, _PartitionTests] = {}
+
+    def may_match_manifest(self, manifest: ManifestFile) -> bool:
+        """Whether the partition summaries leave room for a matching file."""
+        tests = self._tests_of(manifest.partition_spec_id)
+        return _answer(tests.manifest_may_match, manifest, in_doubt=True)
+
+    def may_match(self, file: DataFile, spec_id: int) -> bool:
+        """Whether the file may hold a row the condition is TRUE for."""
+        return self.why_not(file, spec_id) is None
+
+    def why_not(self, file: DataFile, spec_id: int) -> str | None:
+        """What rules the file out, "partition" or "column bounds"; None when it may match."""
+        if file.record_count <= 0:
+            return None
+        if not _answer(self._tests_of(spec_id).may_match, file, in_doubt=True):
+            return "partition"
+        if not _answer(self._metrics_may_match, file, in_doubt=True):
+            return "column bounds"
+        return None
+
+    def surely_matches(self, file: DataFile, spec_id: int) -> bool:
+        """Whether the condition is TRUE for every row: each part by partition or by bounds."""
+        if self._lowered.exact is None or file.record_count <= 0:
+            return False
+        by_partition = self._tests_of(spec_id).surely_match
+        return all(
+            _answer(partition_test, file, in_doubt=False)
+            or _answer(metrics_test, file, in_doubt=False)
+            for partition_test, metrics_test in zip(
+                by_partition, self._metrics_surely_match, strict=True
+            )
+        )
+
+    def _inclusive_metrics(self) -> Test[DataFile]:
+        expression = visit(self._lowered.inclusive, _LargeInAsRange())
+        return _InclusiveMetricsEvaluator(self._schema, expression).eval
+
+    def _tests_of(self, spec_id: int) -> _PartitionTests:
+        if spec_id not in self._partition_tests:
+            self._partition_tests[spec_id] = self._partition_tests_of(self._specs.get(spec_id))
+        return self._partition_tests[spec_id]
+
+    def _partition_tests_of(self, spec: PartitionSpec | None) -> _PartitionTests:
+        """Nothing is known from an unknown spec, nor from one without fields."""
+        if spec is None or spec.is_unpartitioned():
+            return _PartitionTests(None, None, (None,) * len(self._conjuncts))
+        return _PartitionTests(
+            _prepare(partial(self._manifest_test, spec)),
+            _prepare(partial(self._inclusive_test, spec)),
+            tuple(_prepare(partial(self._strict_test, spec, part)) for part in self._conjuncts),
+        )
+
+    def _manifest_test(self, spec: PartitionSpec) -> Test[ManifestFile]:
+        partition_schema = Schema(*spec.partition_type(self._schema).fields)
+        projected = inclusive_projection(self._schema, spec)(self._lowered.inclusive)
+        evaluator = _ManifestEvalVisitor(partition_schema, projected, case_sensitive=True)
+
+        def may_match(manifest: ManifestFile) -> bool:
+            summaries = manifest.partitions
+            if summaries is None or len(summaries) != len(spec.fields):
+                return True
+            if not all(_is_complete(summary) for summary in summaries):
+                return True
+            return copy(evaluator).eval(manifest)  # it keeps the manifest it looks at
+
+        return may_match
+
+    def _inclusive_test(self, spec: PartitionSpec) -> Test[DataFile]:
+        projected = inclusive_projection(self._schema, spec)(self._lowered.inclusive)
+        return _on_partition(spec, self._schema, projected, in_doubt=True)
+
+    def _strict_test(self, spec: PartitionSpec, part: BooleanExpression) -> Test[DataFile]:
+        projected = strict_projection(self._schema, spec)(part)
+        return _on_partition(spec, self._schema, projected, in_doubt=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _PartitionTests:
+    """What the files of one spec are asked; a test that could not be prepared is None."""
+
+    manifest_may_match: Test[ManifestFile] | None
+    may_match: Test[DataFile] | None
+    surely_match: tuple[Test[DataFile] | None, ...]  # one per conjunct
+
+
+def _strict_metrics(schema: Schema, part: BooleanExpression) -> Test[DataFile]:
+    return _StrictMetricsEvaluator(schema, part).eval
+
+
+def _prepare(build: Callable[[], T]) -> T | None:
+    """A test, or None when PyIceberg cannot bind or project the condition."""
+    try:
+        return build()
+    except Exception:  # noqa: BLE001 - evaluators raise anything; no test means doubt
+        return None
+
+
+def _answer(test: Test[T] | None, subject: T, *, in_doubt: bool) -> bool:
+    """What the test says, or `in_doubt` when there is none or it fails: bad bounds, odd types."""
+    if test is None:
+        return in_doubt
+    try:
+        return test(subject)
+    except Exception:  # noqa: BLE001 - evaluators raise anything on metadata they do not expect
+        return in_doubt
+
+
+def _on_partition(
+    spec: PartitionSpec,
+    schema: Schema,
+    projected: BooleanExpression,
+    *,
+    in_doubt: bool,
+) -> Test[DataFile]:
+    partition_schema = Schema(*spec.partition_type(schema).fields)
+    evaluate = expression_evaluator(partition_schema, projected, case_sensitive=True)
+
+    def test(file: DataFile) -> bool:
+        partition = file.partition
+        return evaluate(partition) if _is_plain(partition, len(spec.fields)) else in_doubt
+
+    return test
+
+
+def _is_plain(partition: Record, length: int) -> bool:
+    """Whether the tuple has the spec's fields, as the values PyIceberg compares."""
+    return len(partition) == length and all(
+        type(partition[position]) in _PARTITION_VALUES for position in range(length)
+    )
+
+
+def _is_complete(summary: PartitionFieldSummary) -> bool:
+    """Whether missing bounds mean that there are no values, as PyIceberg takes them to."""
+    if (summary.lower_bound is None) != (summary.upper_bound is None):
+        return False
+    return summary.lower_bound is not None or summary.contains_null or bool(summary.contains_nan)
+
+
+def _with_optional_columns(schema: Schema) -> Schema:
+    """Let IS NULL be asked of the files: a column may be required only since they were written."""
+    fields = [field.model_copy(update={"required": False}) for field in schema.fields]
+    return Schema(*fields, schema_id=schema.schema_id)
+
+
+def _conjuncts(expression: BooleanExpression) -> Iterator[BooleanExpression]:
+    """The parts of an AND; a row matches when it matches each."""
+    if isinstance(expression, And):
+        yield from _conjuncts(expression.left)
+        yield from _conjuncts(expression.right)
+    else:
+        yield expression
+
+
+def _demand_values(exact: BooleanExpression | None) -> BooleanExpression:
+    """`exact` with NOT NULL beside each comparison, for strict evaluation.
+
+    PyIceberg's strict comparison passes when the file has no null count at all; its NOT NULL does
+    not. None is never sure.
+    """
+    demanding = _prepare(partial(visit, exact, _WithNotNull())) if exact is not None else None
+    return demanding if demanding is not None else AlwaysFalse()
+
+
+class _Rewrite(BooleanExpressionVisitor[BooleanExpression]):
+    """Rewrites the predicates of an unbound expression without NOT nodes."""
+
+    def visit_true(self) -> BooleanExpression:
+        return AlwaysTrue()
+
+    def visit_false(self) -> BooleanExpression:
+        return AlwaysFalse()
+
+    def visit_not(self, child_result: BooleanExpression) -> BooleanExpression:
+        raise TypeError(child_result)  # a lowered condition has no NOT
+
+    def visit_and(
+        self, left_result: BooleanExpression, right_result: BooleanExpression
+    ) -> BooleanExpression:
+        return And(left_result, right_result)
+
+    def visit_or(
+        self, left_result: BooleanExpression, right_result: BooleanExpression
+    ) -> BooleanExpression:
+        return Or(left_result, right_result)
+
+    def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
+        raise TypeError(predicate)  # a lowered condition is not bound
+
+
+class _WithNotNull(_Rewrite):
+    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
+        if isinstance(predicate, UnaryPredicate):
+            return predicate
+        return And(NotNull(term=predicate.term), predicate)
+
+
+class _LargeInAsRange(_Rewrite):
+    """PyIceberg does not compare long IN lists with bounds; their range it does."""
+
+    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
+        if not isinstance(predicate, In) or len(predicate.literals) <= IN_PREDICATE_LIMIT:
+            return predicate
+        smallest = min(predicate.literals, key=lambda literal: literal.value)
+        largest = max(predicate.literals, key=lambda literal: literal.value)
+        return And(
+            GreaterThanOrEqual(term=predicate.term, value=smallest),
+            LessThanOrEqual(term=predicate.term, value=largest),
+        )

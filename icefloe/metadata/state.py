@@ -1,0 +1,104 @@
+"""A table as one statement sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from pyiceberg.io import FileIO
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from icefloe.errors import StatementError, UnsupportedTableError
+from icefloe.settings import Settings
+
+MAIN = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """Metadata of a table at one moment, and the snapshot that is read."""
+
+    name: str
+    metadata: TableMetadata
+    io: FileIO
+    snapshot: Snapshot | None
+    schema: Schema
+    settings: Settings
+    branch: str = MAIN
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The snapshot that is read; None when the table has none yet."""
+        return self.snapshot.snapshot_id if self.snapshot else None
+
+    @property
+    def data_location(self) -> str:
+        """Folder of data files."""
+        return _folder(self.metadata, "write.data.path", "data")
+
+    @property
+    def metadata_location(self) -> str:
+        """Folder of manifests and metadata."""
+        return _folder(self.metadata, "write.metadata.path", "metadata")
+
+
+def state_of(table: IcebergTable, name: str, branch: str = MAIN) -> TableState:
+    """The newest state of a branch; a branch that is not there yet starts at main."""
+    metadata = table.metadata
+    if metadata.format_version > 2:
+        raise UnsupportedTableError(
+            f"{name} has format version {metadata.format_version}; icefloe works on versions 1 "
+            "and 2. Create the table with format_version=2."
+        )
+    ref = metadata.refs.get(branch)
+    if ref is not None and ref.snapshot_ref_type != "branch":
+        raise StatementError(f"{branch!r} is a tag of {name}, not a branch: it cannot be changed.")
+    at = metadata.snapshot_by_name(branch) if ref else metadata.current_snapshot()
+    return TableState(
+        name=name,
+        metadata=metadata,
+        io=table.io,
+        snapshot=at,
+        schema=metadata.schema(),
+        settings=Settings.of(metadata.properties),
+        branch=branch,
+    )
+
+
+def at_snapshot(state: TableState, snapshot_id: int) -> TableState:
+    """The table as of a snapshot, with the schema it had then."""
+    snapshot = state.metadata.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        known = ", ".join(str(s.snapshot_id) for s in state.metadata.snapshots[-5:])
+        raise StatementError(
+            f"{state.name} has no snapshot {snapshot_id}. The newest are: {known or '(none)'}."
+        )
+    schemas = {schema.schema_id: schema for schema in state.metadata.schemas}
+    schema = schemas.get(snapshot.schema_id or 0, state.schema)
+    return replace(state, snapshot=snapshot, schema=schema)
+
+
+def snapshot_as_of(state: TableState, moment: datetime) -> int:
+    """The snapshot that was current at `moment`; a naive datetime is local time."""
+    millis = moment.astimezone(UTC).timestamp() * 1000
+    entries = [e for e in state.metadata.snapshot_log if e.timestamp_ms <= millis]
+    if not entries:
+        raise StatementError(f"{state.name} has no snapshot as old as {moment.isoformat()}.")
+    return entries[-1].snapshot_id
+
+
+def ancestors(metadata: TableMetadata, snapshot: Snapshot | None) -> Iterator[Snapshot]:
+    """A snapshot and its parents, newest first, as far as history is kept."""
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = metadata.snapshot_by_id(parent) if parent is not None else None
+
+
+def _folder(metadata: TableMetadata, key: str, default: str) -> str:
+    chosen = metadata.properties.get(key) or f"{metadata.location.rstrip('/')}/{default}"
+    return chosen.rstrip("/")

@@ -1,0 +1,1 @@
+"""A statement and facts about the table become a plan."""

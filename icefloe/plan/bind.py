@@ -1,0 +1,215 @@
+"""Names, types and assignments of a statement, checked against the table before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import sqlglot
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from icefloe.errors import (
+    ColumnNotFoundError,
+    NullabilityError,
+    StatementError,
+    TypeMismatchError,
+)
+from icefloe.metadata.state import TableState
+from icefloe.predicates.lower import lower
+from icefloe.predicates.lowered import UNKNOWN, Lowered
+from icefloe.schemas.spark_types import can_store, needs_check, spark_schema
+from icefloe.spark_errors import translated
+from icefloe.statements import Condition, Expression, RowStatement
+
+# Rewrites the table names of a text with subqueries to views of the session.
+ResolveTables = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A statement whose every name and type is known to fit the table."""
+
+    condition: Column | None
+    assigned: Mapping[str, Column]
+    lowered: Lowered  # for choosing files
+    has_subquery: bool  # other rows than those changed are read
+
+
+def bind_statement(
+    statement: RowStatement, state: TableState, spark: SparkSession, resolve: ResolveTables
+) -> Bound:
+    """Check a statement; raises StatementError (or a kind of it) where it does not fit."""
+    schema = spark_schema(state.schema)
+    alias = state.name.rpartition(".")[2]
+    nothing = spark.createDataFrame([], schema).alias(alias)
+    texts = [statement.where, *(value for _, value in statement.assignments)]
+    condition = _condition(statement.where, nothing, schema.names, resolve)
+    return Bound(
+        condition,
+        _assignments(statement.assignments, nothing, schema, resolve),
+        lower_condition(statement.where, state, spark),
+        any(isinstance(text, str) and has_subquery(text) for text in texts)
+        or any(isinstance(text, Column) and "subquery" in str(text).lower() for text in texts),
+    )
+
+
+def lower_condition(
+    where: Condition | None, state: TableState, spark: SparkSession
+) -> Lowered:
+    """A condition for choosing files; one that is not text chooses all."""
+    if isinstance(where, Column):
+        return UNKNOWN
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    return lower(
+        where,
+        state.schema,
+        time_zone=zone,
+        qualifiers=frozenset({state.name.rpartition(".")[2].lower()}),
+    )
+
+
+def has_subquery(text: str) -> bool:
+    """Whether an expression reads a table of its own."""
+    try:
+        tree = sqlglot.parse_one(text, read="spark")
+    except SqlglotError:
+        return "select" in text.lower()
+    return tree.find(exp.Select, exp.Table) is not None
+
+
+def _condition(
+    where: Condition | None, nothing: DataFrame, names: Iterable[str], resolve: ResolveTables
+) -> Column | None:
+    if where is None:
+        return None
+    if not isinstance(where, (str, Column)):
+        raise StatementError(
+            f"A condition is SQL text or a Column, not {type(where).__name__} {where!r}."
+        )
+    if isinstance(where, str) and not where.strip():
+        raise StatementError("The condition is empty. Leave where() out to take every row.")
+    with translated(names):
+        condition = F.expr(resolve(where)) if isinstance(where, str) else where
+        _analyse(nothing.filter(condition))
+    _refuse_nondeterministic(nothing, condition, where)
+    return condition
+
+
+def _refuse_nondeterministic(nothing: DataFrame, condition: Column, where: Condition) -> None:
+    """Spark allows no expression that may differ from run to run in a join: ask it that way."""
+    other = nothing.sparkSession.range(0).select(F.col("id").alias("_icefloe_probe"))
+    with translated():
+        try:
+            _analyse(nothing.join(other, condition))
+        except PySparkException as error:
+            if "NON_DETERMINISTIC" in (error.getCondition() or ""):
+                raise StatementError(
+                    f"The condition {str(where)!r} is not deterministic: it may choose other rows "
+                    "each time it runs. Compute it into a column or a view first."
+                ) from error
+
+
+def _assignments(
+    assignments: tuple[tuple[str, Expression], ...],
+    nothing: DataFrame,
+    schema: T.StructType,
+    resolve: ResolveTables,
+) -> dict[str, Column]:
+    """New values by column name, cast to the column's type."""
+    if not assignments:
+        return {}
+    targets = [_target(name, schema) for name, _ in assignments]
+    _refuse_twice(assignments, targets)
+    with translated(schema.names):
+        values = [_value(expression, resolve) for _, expression in assignments]
+        found = nothing.select(*(v.alias(f"v{i}") for i, v in enumerate(values)))
+        types = [field.dataType for field in _analyse(found).fields]
+    new: dict[str, Column] = {}
+    for (_, path), value, source, kind in zip(
+        targets, values, types, [t[0] for t in targets], strict=True
+    ):
+        stored = store(value, source, kind, ".".join(path))
+        top = path[0]
+        if len(path) == 1:
+            new[top] = stored
+        else:
+            holder = new.get(top, quoted(top))
+            new[top] = holder.withField(".".join(_quote(p) for p in path[1:]), stored)
+    return new
+
+
+def store(value: Column, source: T.DataType, field: T.StructField, name: str) -> Column:
+    """A value as a column takes it: ANSI store assignment, where overflow is an error."""
+    target = field.dataType
+    if isinstance(source, T.NullType) and not field.nullable:
+        raise NullabilityError(name)
+    if not can_store(source, target):
+        raise TypeMismatchError(name, target.simpleString(), source.simpleString())
+    if source == target:
+        return value
+    if not needs_check(source, target):
+        return value.cast(target)
+    fitted = value.try_cast(target)
+    facts = f"{name}|{target.simpleString()}|{source.simpleString()}"
+    lost = F.raise_error(F.lit(f"<icefloe-overflow>{facts}</icefloe-overflow>"))
+    return F.when(value.isNotNull() & fitted.isNull(), lost).otherwise(fitted)
+
+
+def _target(name: str, schema: T.StructType) -> tuple[T.StructField, tuple[str, ...]]:
+    """The field an assignment names, `struct.field` included, and its path as the table has it."""
+    found = _find(name, schema)
+    if found is not None:
+        return found, (found.name,)
+    fields, path = schema, []
+    field: T.StructField | None = None
+    for part in name.split("."):
+        field = _find(part, fields)
+        if field is None:
+            raise ColumnNotFoundError(name, schema.names)
+        path.append(field.name)
+        fields = field.dataType if isinstance(field.dataType, T.StructType) else T.StructType([])
+    if field is None:
+        raise ColumnNotFoundError(name, schema.names)
+    return field, tuple(path)
+
+
+def _find(name: str, schema: T.StructType) -> T.StructField | None:
+    exact = [f for f in schema.fields if f.name == name]
+    same = exact or [f for f in schema.fields if f.name.lower() == name.strip("`").lower()]
+    return same[0] if len(same) == 1 else None
+
+
+def _refuse_twice(
+    assignments: tuple[tuple[str, Expression], ...],
+    targets: list[tuple[T.StructField, tuple[str, ...]]],
+) -> None:
+    paths = [path for _, path in targets]
+    for (name, _), path in zip(assignments, paths, strict=True):
+        clashes = [p for p in paths if p[: len(path)] == path]
+        if len(clashes) > 1:
+            raise StatementError(f"Column {name!r} is assigned more than once.")
+
+
+def _value(expression: Expression, resolve: ResolveTables) -> Column:
+    if isinstance(expression, Column):
+        return expression
+    return F.expr(resolve(expression)) if isinstance(expression, str) else F.lit(expression)
+
+
+def _analyse(frame: DataFrame) -> T.StructType:
+    """The schema of a frame; over Spark Connect this is what makes Spark look at it."""
+    return frame.schema
+
+
+def quoted(name: str) -> Column:
+    """A column of exactly this name."""
+    return F.col(_quote(name))
+
+
+def _quote(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,124 @@
+"""Which files a condition needs: manifests read once, files ruled out, deletes attached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyiceberg.transforms import IdentityTransform
+
+from icefloe.errors import UnsupportedTableError
+from icefloe.metadata.files import DeleteIndex, LiveFile, SnapshotFiles
+from icefloe.metadata.manifests import read_snapshot_files
+from icefloe.metadata.matching import FileMatcher
+from icefloe.metadata.state import TableState
+from icefloe.predicates.lowered import Lowered
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A data file that may hold rows a condition is true for, and the deletes that apply to it."""
+
+    live: LiveFile
+    position_deletes: tuple[LiveFile, ...] = ()
+    equality_deletes: tuple[LiveFile, ...] = ()
+    covered: bool = False  # the condition is surely true for every row
+    lacks_identity_columns: bool = False  # values of a partition column may be in metadata only
+
+    @property
+    def path(self) -> str:
+        """The data file's location."""
+        return self.live.path
+
+    @property
+    def has_deletes(self) -> bool:
+        """Whether any row of the file may be deleted already."""
+        return bool(self.position_deletes or self.equality_deletes)
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedFile:
+    """A data file that surely holds no row of interest, and what showed it."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlan:
+    """The files of one snapshot, sorted by whether a condition needs them."""
+
+    candidates: tuple[Candidate, ...]
+    skipped: tuple[SkippedFile, ...]
+    files_in_skipped_manifests: int
+    manifests_read: int
+    manifests_skipped: int
+    files: SnapshotFiles
+
+    @property
+    def files_skipped(self) -> int:
+        """Data files not looked at."""
+        return len(self.skipped) + self.files_in_skipped_manifests
+
+
+def plan_files(state: TableState, lowered: Lowered) -> FilePlan:
+    """Choose the files that may hold rows the condition is true for; never too few."""
+    matcher = FileMatcher(lowered, state.schema, state.metadata.specs())
+    files = read_snapshot_files(state.io, state.snapshot, matcher)
+    unpartitioned = frozenset(
+        spec_id for spec_id, spec in state.metadata.specs().items() if spec.is_unpartitioned()
+    )
+    deletes = DeleteIndex.of(files.deletes, unpartitioned)
+    identity = _identity_sources(state)
+    candidates: list[Candidate] = []
+    skipped: list[SkippedFile] = []
+    for live in files.data:
+        reason = matcher.why_not(live.file, live.spec_id)
+        if reason is not None:
+            skipped.append(SkippedFile(live.path, reason))
+            continue
+        _refuse_unreadable(live)
+        counts = live.file.value_counts or {}
+        candidates.append(
+            Candidate(
+                live,
+                deletes.position_deletes(live),
+                deletes.equality_deletes(live),
+                matcher.surely_matches(live.file, live.spec_id),
+                any(source not in counts for source in identity[live.spec_id]),
+            )
+        )
+    return FilePlan(
+        tuple(candidates),
+        tuple(skipped),
+        files.files_in_skipped_manifests,
+        files.manifests_read,
+        files.manifests_skipped,
+        files,
+    )
+
+
+def _identity_sources(state: TableState) -> dict[int, tuple[int, ...]]:
+    """The columns of the read schema that each spec partitions by as they are."""
+    known = set(state.schema.field_ids)
+    return {
+        spec_id: tuple(
+            field.source_id
+            for field in spec.fields
+            if isinstance(field.transform, IdentityTransform) and field.source_id in known
+        )
+        for spec_id, spec in state.metadata.specs().items()
+    }
+
+
+def _refuse_unreadable(live: LiveFile) -> None:
+    if not live.is_parquet:
+        raise UnsupportedTableError(
+            f"Data file {live.path} is {live.file.file_format}; icefloe works on Parquet data "
+            "files. Rewrite the table as Parquet with the engine that wrote it."
+        )
+    name = live.path.rpartition("/")[2]
+    if name.startswith(("_", ".")):
+        raise UnsupportedTableError(
+            f"Data file {live.path} has a name that Spark takes for hidden and would not read. "
+            "Rewrite the file under another name."
+        )

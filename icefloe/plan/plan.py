@@ -1,0 +1,156 @@
+"""How one statement will run against one snapshot, and the reason for each choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from icefloe.errors import UnsupportedTableError
+from icefloe.metadata.state import TableState
+from icefloe.plan.files import Candidate, FilePlan, SkippedFile
+from icefloe.settings import Isolation, UpdateKind, UpdateMode
+from icefloe.statements import RowStatement
+
+STAGES = ("scan", "filter", "transform", "write", "coalesce", "commit")
+
+
+class FileAction(StrEnum):
+    """What happens to a candidate file."""
+
+    DROP = "drop"  # every row goes: metadata alone
+    REWRITE = "rewrite"
+    DELETES = "write deletes"
+    DECIDE = "rewrite or write deletes, by the fraction of rows that goes"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A file that may hold rows to change."""
+
+    path: str
+    rows: int
+    bytes: int
+    action: FileAction
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a statement would do, without doing it; `str(plan)` is for people."""
+
+    operation: str
+    table: str
+    snapshot_id: int | None
+    mode: UpdateMode
+    isolation: Isolation
+    where: str
+    assignments: tuple[str, ...]
+    files: tuple[PlannedFile, ...]
+    skipped: tuple[SkippedFile, ...]
+    files_skipped: int
+    manifests_read: int
+    manifests_skipped: int
+    estimated_bytes_read: int
+    estimated_bytes_written: int
+    reasons: tuple[str, ...]
+    stages: tuple[str, ...] = STAGES
+
+    @property
+    def files_scanned(self) -> int:
+        """Candidate files whose rows are looked at."""
+        return sum(file.action is not FileAction.DROP for file in self.files)
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def plan_statement(
+    statement: RowStatement, state: TableState, files: FilePlan, *, has_subquery: bool
+) -> Plan:
+    """Decide what happens to each file; raises where the table cannot have it that way."""
+    kind, options = statement.kind, statement.options
+    mode = options.mode or state.settings.mode(kind)
+    isolation = options.isolation or state.settings.isolation(kind)
+    _refuse_version_1(state, kind, mode)
+    planned = tuple(_planned(c, kind, mode) for c in files.candidates)
+    source = "option" if options.mode else _mode_source(state, kind)
+    reasons = [f"mode {mode.value}: {source}", f"isolation {isolation.value}"]
+    if has_subquery:
+        reasons.append("a subquery reads other rows: any row added meanwhile is a conflict")
+    return Plan(
+        operation=kind.value,
+        table=state.name,
+        snapshot_id=state.snapshot_id,
+        mode=mode,
+        isolation=isolation,
+        where="(every row)" if statement.where is None else str(statement.where),
+        assignments=tuple(f"{name} = {value}" for name, value in statement.assignments),
+        files=planned,
+        skipped=files.skipped,
+        files_skipped=files.files_skipped,
+        manifests_read=files.manifests_read,
+        manifests_skipped=files.manifests_skipped,
+        estimated_bytes_read=sum(f.bytes for f in planned if f.action is not FileAction.DROP),
+        estimated_bytes_written=_bytes_written(planned),
+        reasons=tuple(reasons),
+    )
+
+
+def _planned(candidate: Candidate, kind: UpdateKind, mode: UpdateMode) -> PlannedFile:
+    action, reason = _action(candidate, kind, mode)
+    return PlannedFile(candidate.path, candidate.live.rows, candidate.live.size, action, reason)
+
+
+def _action(candidate: Candidate, kind: UpdateKind, mode: UpdateMode) -> tuple[FileAction, str]:
+    if kind is UpdateKind.DELETE and candidate.covered and not candidate.equality_deletes:
+        return FileAction.DROP, "the condition is true for every row"
+    reason = "may hold matching rows"
+    match mode:
+        case UpdateMode.COPY_ON_WRITE:
+            return FileAction.REWRITE, reason
+        case UpdateMode.MERGE_ON_READ:
+            return FileAction.DELETES, reason
+        case UpdateMode.AUTO:
+            return FileAction.DECIDE, reason
+
+
+def _refuse_version_1(state: TableState, kind: UpdateKind, mode: UpdateMode) -> None:
+    if state.metadata.format_version == 1 and mode is not UpdateMode.COPY_ON_WRITE:
+        raise UnsupportedTableError(
+            f"{state.name} has format version 1; {mode.value} {kind.value.upper()} requires format "
+            "version 2. Upgrade the table with set_properties({'format-version': '2'}), or use "
+            "mode='copy-on-write'."
+        )
+
+
+def _mode_source(state: TableState, kind: UpdateKind) -> str:
+    key = f"write.{kind.value}.mode"
+    return f"table property {key}" if key in state.metadata.properties else "default"
+
+
+def _bytes_written(files: Sequence[PlannedFile]) -> int:
+    """At most: every candidate is written anew; deletes cost next to nothing."""
+    return sum(file.bytes for file in files if file.action is FileAction.REWRITE)
+
+
+def _lines(plan: Plan) -> list[str]:
+    lines = [
+        f"{plan.operation.upper()} {plan.table} at snapshot {plan.snapshot_id}",
+        *(f"  set    {text}" for text in plan.assignments),
+        f"  where  {plan.where}",
+        f"  stages {' -> '.join(plan.stages)}",
+        *(f"  {reason}" for reason in plan.reasons),
+        f"  files  {len(plan.files)} candidates, {plan.files_skipped} skipped "
+        f"({plan.manifests_read} manifests read, {plan.manifests_skipped} skipped)",
+    ]
+    lines += [f"    {f.action.value}: {f.path} ({f.rows} rows): {f.reason}" for f in plan.files[:20]]
+    lines += [f"    skip: {f.path}: {f.reason}" for f in plan.skipped[:20]]
+    left_out = max(0, len(plan.files) - 20) + max(0, len(plan.skipped) - 20)
+    if left_out:
+        lines.append(f"    … and {left_out} more files")
+    lines.append(
+        f"  reads about {plan.estimated_bytes_read:,} bytes, "
+        f"writes at most {plan.estimated_bytes_written:,} bytes of data files"
+    )
+    return lines

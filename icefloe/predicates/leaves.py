@@ -1,0 +1,221 @@
+"""The predicates on one column: comparisons, IN, LIKE, IS NULL.
+
+SQL's NULL rules are spelled out here, because PyIceberg's `!=`, `NOT IN` and NOT STARTS WITH match
+NULLs and SQL's do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from pyiceberg.expressions import (
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNaN,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    NotEqualTo,
+    NotIn,
+    NotNull,
+    NotStartsWith,
+    Or,
+    Reference,
+    StartsWith,
+)
+from pyiceberg.expressions.literals import StringLiteral
+from pyiceberg.types import (
+    BooleanType,
+    DoubleType,
+    FloatType,
+    PrimitiveType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from icefloe.predicates.literals import AnyLiteral, LiteralKind, SqlLiteral, coerce
+from icefloe.predicates.lowered import NEVER, UNKNOWN, Lowered
+
+
+class Comparison(Enum):
+    """A SQL comparison of a column with a value."""
+
+    EQUAL = "="
+    NOT_EQUAL = "<>"
+    LESS = "<"
+    LESS_OR_EQUAL = "<="
+    GREATER = ">"
+    GREATER_OR_EQUAL = ">="
+
+    @property
+    def negated(self) -> Comparison:
+        """The comparison that is TRUE where this one is FALSE."""
+        return _NEGATED[self]
+
+    @property
+    def mirrored(self) -> Comparison:
+        """The comparison that says the same with its sides exchanged."""
+        return _MIRRORED.get(self, self)
+
+
+_NEGATED = {
+    Comparison.EQUAL: Comparison.NOT_EQUAL,
+    Comparison.NOT_EQUAL: Comparison.EQUAL,
+    Comparison.LESS: Comparison.GREATER_OR_EQUAL,
+    Comparison.LESS_OR_EQUAL: Comparison.GREATER,
+    Comparison.GREATER: Comparison.LESS_OR_EQUAL,
+    Comparison.GREATER_OR_EQUAL: Comparison.LESS,
+}
+_MIRRORED = {
+    Comparison.LESS: Comparison.GREATER,
+    Comparison.LESS_OR_EQUAL: Comparison.GREATER_OR_EQUAL,
+    Comparison.GREATER: Comparison.LESS,
+    Comparison.GREATER_OR_EQUAL: Comparison.LESS_OR_EQUAL,
+}
+_PREDICATES: Mapping[
+    Comparison,
+    type[EqualTo | LessThan | LessThanOrEqual | GreaterThan | GreaterThanOrEqual],
+] = {
+    Comparison.EQUAL: EqualTo,
+    Comparison.LESS: LessThan,
+    Comparison.LESS_OR_EQUAL: LessThanOrEqual,
+    Comparison.GREATER: GreaterThan,
+    Comparison.GREATER_OR_EQUAL: GreaterThanOrEqual,
+}
+_TRUE_FOR_NAN = frozenset(
+    {Comparison.NOT_EQUAL, Comparison.GREATER, Comparison.GREATER_OR_EQUAL},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A top-level column of primitive type, by the name the schema gives it."""
+
+    name: str
+    type: PrimitiveType
+    time_zone: str  # of timestamp literals without a zone
+
+    @property
+    def may_be_nan(self) -> bool:
+        """Whether bounds may be silent about values of this column."""
+        return isinstance(self.type, FloatType | DoubleType)
+
+    def value(self, literal: SqlLiteral) -> AnyLiteral | None:
+        """The literal as a value of this column, None in doubt."""
+        return coerce(literal, self.type, self.time_zone)
+
+
+def compare(column: Column, comparison: Comparison, literal: SqlLiteral) -> Lowered:
+    """`column <op> literal`; with NULL it is never TRUE."""
+    if literal.kind is LiteralKind.NULL:
+        return NEVER
+    value = column.value(literal)
+    if value is None:
+        return UNKNOWN
+    predicate = _predicate(column.name, comparison, value)
+    return _leaf(column, predicate, true_for_nan=comparison in _TRUE_FOR_NAN)
+
+
+def _predicate(name: str, comparison: Comparison, value: AnyLiteral) -> BooleanExpression:
+    term = Reference(name)
+    if comparison is Comparison.NOT_EQUAL:
+        return And(NotNull(term=term), NotEqualTo(term=term, value=value))
+    return _PREDICATES[comparison](term=term, value=value)
+
+
+def compare_null_safe(column: Column, literal: SqlLiteral, *, negated: bool) -> Lowered:
+    """`column <=> literal`, which is never NULL: its NOT is TRUE for NULL columns."""
+    if literal.kind is LiteralKind.NULL:
+        return is_null(column, negated=negated)
+    if not negated:
+        return compare(column, Comparison.EQUAL, literal)
+    value = column.value(literal)
+    if value is None:
+        return UNKNOWN
+    differs = Or(
+        IsNull(term=Reference(column.name)), NotEqualTo(term=Reference(column.name), value=value)
+    )
+    return _leaf(column, differs, true_for_nan=True)
+
+
+def is_null(column: Column, *, negated: bool) -> Lowered:
+    """`column IS [NOT] NULL`, exact for every type: NaN is not NULL."""
+    predicate: BooleanExpression = (
+        NotNull(term=Reference(column.name)) if negated else IsNull(term=Reference(column.name))
+    )
+    return Lowered(predicate, predicate)
+
+
+def is_true(column: Column, *, negated: bool) -> Lowered:
+    """A boolean column that stands as the condition, or its NOT."""
+    if not isinstance(column.type, BooleanType):
+        return UNKNOWN
+    literal = SqlLiteral(LiteralKind.BOOLEAN, "FALSE" if negated else "TRUE")
+    return compare(column, Comparison.EQUAL, literal)
+
+
+def is_in(column: Column, literals: Sequence[SqlLiteral], *, negated: bool) -> Lowered:
+    """`column [NOT] IN (…)`; a NULL in the list makes NOT IN never TRUE.
+
+    Spark compares all of a list in one common type, which without ANSI is string as soon as one
+    literal is. So lists of several kinds, and timestamps as strings, are unknown.
+    """
+    listed = [literal for literal in literals if literal.kind is not LiteralKind.NULL]
+    if len({literal.kind for literal in listed}) > 1 or _compares_as_string(column, listed):
+        return UNKNOWN
+    values = [value for value in map(column.value, listed) if value is not None]
+    if len(values) < len(listed):
+        return UNKNOWN
+    if not values or (negated and len(listed) < len(literals)):
+        return NEVER
+    if negated:
+        unlisted = And(
+            NotNull(term=Reference(column.name)),
+            NotIn(term=Reference(column.name), values=set(values)),
+        )
+        return _leaf(column, unlisted, true_for_nan=True)
+    return _leaf(column, In(term=Reference(column.name), values=set(values)), true_for_nan=False)
+
+
+def _compares_as_string(column: Column, literals: Sequence[SqlLiteral]) -> bool:
+    is_timestamp = isinstance(column.type, TimestampType | TimestamptzType)
+    return is_timestamp and any(literal.kind is LiteralKind.STRING for literal in literals)
+
+
+def is_like(column: Column, literal: SqlLiteral, *, negated: bool) -> Lowered:
+    """`column [NOT] LIKE 'prefix%'`, or a pattern without wildcards; other patterns are unknown."""
+    if literal.kind is LiteralKind.NULL:
+        return NEVER
+    prefix = literal.text.removesuffix("%")
+    is_text = literal.kind is LiteralKind.STRING and isinstance(column.type, StringType)
+    if not is_text or "%" in prefix or "_" in prefix:
+        return UNKNOWN
+    if prefix == literal.text:
+        return compare(column, Comparison.NOT_EQUAL if negated else Comparison.EQUAL, literal)
+    return _starts_with(column, prefix, negated=negated)
+
+
+def _starts_with(column: Column, prefix: str, *, negated: bool) -> Lowered:
+    if not prefix:
+        return NEVER if negated else is_null(column, negated=True)
+    term, value = Reference(column.name), StringLiteral(prefix)
+    predicate: BooleanExpression = StartsWith(term=term, value=value)
+    if negated:
+        predicate = And(NotNull(term=term), NotStartsWith(term=term, value=value))
+    return Lowered(predicate, predicate)
+
+
+def _leaf(column: Column, predicate: BooleanExpression, *, true_for_nan: bool) -> Lowered:
+    """NaN is the largest value in Spark, equal to itself; PyIceberg's bounds do not tell of it."""
+    if not column.may_be_nan:
+        return Lowered(predicate, predicate)
+    return Lowered(
+        Or(predicate, IsNaN(term=Reference(column.name))) if true_for_nan else predicate, None
+    )

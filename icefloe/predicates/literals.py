@@ -1,0 +1,336 @@
+"""SQL literals as values of a column, where Spark's comparison is known to be exactly that.
+
+Spark converts one side of a comparison to the type of the other, or both to a third type. A literal
+becomes a value of the column's type here only when that says the same for every value of the column
+under ANSI and non-ANSI rules alike; every other pair is unknown (None).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from functools import partial
+from zoneinfo import ZoneInfo
+
+from pyiceberg.expressions.literals import (
+    BooleanLiteral,
+    DateLiteral,
+    DecimalLiteral,
+    DoubleLiteral,
+    Literal,
+    LongLiteral,
+    StringLiteral,
+    TimestampLiteral,
+)
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    PrimitiveType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
+from sqlglot import exp
+
+AnyLiteral = Literal[bool] | Literal[int] | Literal[float] | Literal[str] | Literal[Decimal]
+
+_MAX_PRECISION = 38
+_LONG_DIGITS = 20  # Spark reads a BIGINT as DECIMAL(20, 0) beside a decimal
+_EXACT_DOUBLE_DIGITS = 15  # up to here every correct conversion to double gives the same value
+_EXACT_DOUBLE_POWER = 22
+_FIRST_SURE_YEAR = 1970  # before it Java and Python may read different zone histories
+
+_NUMBER = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,2})?", re.ASCII)
+_CANONICAL_INTEGER = re.compile(r"0|-?[1-9]\d*", re.ASCII)
+_ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_ISO_TIMESTAMP = re.compile(
+    r"(\d{4}-\d{2}-\d{2})"
+    r"(?:[ T](\d{2}:\d{2}:\d{2})(?:\.(\d{1,6}))?(Z|[+-](?:0\d|1[0-4]):[0-5]\d)?)?",
+    re.ASCII,
+)
+
+_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = _EPOCH_UTC.replace(tzinfo=None)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class LiteralKind(Enum):
+    """What Spark takes a literal for before it sees the column."""
+
+    NULL = "null"
+    BOOLEAN = "boolean"
+    NUMBER = "number"
+    STRING = "string"
+    DATE = "date"
+    TIMESTAMP = "timestamp"
+    TIMESTAMP_NTZ = "timestamp_ntz"
+
+
+@dataclass(frozen=True, slots=True)
+class SqlLiteral:
+    """A constant as it stands in the SQL text."""
+
+    kind: LiteralKind
+    text: str
+
+
+_CAST_KINDS = {
+    exp.DataType.Type.DATE: LiteralKind.DATE,
+    exp.DataType.Type.TIMESTAMPTZ: LiteralKind.TIMESTAMP,
+    exp.DataType.Type.TIMESTAMPLTZ: LiteralKind.TIMESTAMP,
+    exp.DataType.Type.TIMESTAMPNTZ: LiteralKind.TIMESTAMP_NTZ,
+}
+_INTEGER_BITS = {
+    exp.DataType.Type.TINYINT: 8,
+    exp.DataType.Type.SMALLINT: 16,
+    exp.DataType.Type.INT: 32,
+    exp.DataType.Type.BIGINT: 64,
+}
+
+
+def read_literal(node: exp.Expr, *, strings_are_plain: bool) -> SqlLiteral | None:
+    """The constant a node is, or None when it is none, or one whose value is in doubt.
+
+    `strings_are_plain` is False when the text holds a backslash or a double quote: sqlglot's
+    escapes are not Spark's, and a double-quoted word may be a column under Spark's settings.
+    """
+    node = node.unnest()
+    if isinstance(node, exp.Cast):
+        inner = read_literal(node.this, strings_are_plain=strings_are_plain)
+        return _cast(inner, node.to) if inner is not None else None
+    if isinstance(node, exp.Literal) and node.is_string:
+        return SqlLiteral(LiteralKind.STRING, node.this) if strings_are_plain else None
+    return _read_plain(node)
+
+
+def _read_plain(node: exp.Expr) -> SqlLiteral | None:
+    match node:
+        case exp.Null():
+            return SqlLiteral(LiteralKind.NULL, "NULL")
+        case exp.Boolean():
+            return SqlLiteral(LiteralKind.BOOLEAN, "TRUE" if node.this else "FALSE")
+        case exp.Literal():
+            return _number(node.this)
+        case exp.Neg(this=exp.Literal(is_string=False) as digits):
+            return _number("-" + digits.this)
+        case _:
+            return None
+
+
+def _number(text: str) -> SqlLiteral | None:
+    if len(text) > _MAX_PRECISION + 2 or not _NUMBER.fullmatch(text):
+        return None
+    return SqlLiteral(LiteralKind.NUMBER, text)
+
+
+def _cast(inner: SqlLiteral, to: exp.DataType) -> SqlLiteral | None:
+    """DATE '…', TIMESTAMP '…', CAST('…' AS DATE) and the like, and integers with a suffix: 5L."""
+    if inner.kind is LiteralKind.STRING and to.this in _CAST_KINDS:
+        return SqlLiteral(_CAST_KINDS[to.this], inner.text)
+    if inner.kind is LiteralKind.NUMBER and to.this in _INTEGER_BITS:
+        value = _integer(inner)
+        return inner if value is not None and _fits(value, _INTEGER_BITS[to.this]) else None
+    return None
+
+
+def coerce(literal: SqlLiteral, column: PrimitiveType, time_zone: str) -> AnyLiteral | None:
+    """The literal as a value of the column's type, or None when that would not be exact."""
+    match column:
+        case TimestamptzType():
+            return _coerce_timestamp(literal, time_zone)
+        case DecimalType():
+            return _coerce_decimal(literal, column)
+        case _:
+            rule = _RULES.get(type(column))
+            return rule(literal) if rule is not None else None
+
+
+def _fits(value: int, bits: int) -> bool:
+    return -(1 << (bits - 1)) <= value < (1 << (bits - 1))
+
+
+def _integer(literal: SqlLiteral) -> int | None:
+    """The value of an integral number or string; 5.0 is one, 1.5 and 1e3 are not."""
+    if literal.kind is LiteralKind.STRING:
+        # IN compares as strings without ANSI: only '5' is then what 5 is, not '05' or ' 5'.
+        return int(literal.text) if _CANONICAL_INTEGER.fullmatch(literal.text) else None
+    if literal.kind is not LiteralKind.NUMBER or "e" in literal.text.lower():
+        return None
+    if _scale(literal.text) > _MAX_PRECISION - _LONG_DIGITS:
+        return None
+    value = Fraction(literal.text)
+    return value.numerator if value.denominator == 1 else None
+
+
+def _scale(number: str) -> int:
+    return len(number.partition(".")[2])
+
+
+def _coerce_boolean(literal: SqlLiteral) -> AnyLiteral | None:
+    is_boolean = literal.kind is LiteralKind.BOOLEAN
+    return BooleanLiteral(literal.text == "TRUE") if is_boolean else None
+
+
+def _coerce_string(literal: SqlLiteral) -> AnyLiteral | None:
+    return StringLiteral(literal.text) if literal.kind is LiteralKind.STRING else None
+
+
+def _coerce_date(literal: SqlLiteral) -> AnyLiteral | None:
+    if literal.kind not in (LiteralKind.STRING, LiteralKind.DATE):
+        return None
+    day = _parse_date(literal.text)
+    return DateLiteral((day - _EPOCH.date()).days) if day is not None else None
+
+
+def _coerce_integer(literal: SqlLiteral, *, bits: int) -> AnyLiteral | None:
+    value = _integer(literal)
+    return LongLiteral(value) if value is not None and _fits(value, bits) else None
+
+
+def _coerce_decimal(literal: SqlLiteral, column: DecimalType) -> AnyLiteral | None:
+    """Only when Spark's common type of both sides keeps every digit of either."""
+    if literal.kind is not LiteralKind.NUMBER or "e" in literal.text.lower():
+        return None
+    integer_digits = column.precision - column.scale
+    if "." not in literal.text:
+        integer_digits = max(integer_digits, _LONG_DIGITS)
+    if integer_digits + max(column.scale, _scale(literal.text)) > _MAX_PRECISION:
+        return None
+    unscaled = Fraction(literal.text) * 10**column.scale
+    if unscaled.denominator != 1 or abs(unscaled.numerator) >= 10**column.precision:
+        return None
+    sign, digits, _ = Decimal(unscaled.numerator).as_tuple()
+    return DecimalLiteral(Decimal((sign, digits, -column.scale)))
+
+
+def _coerce_double(literal: SqlLiteral) -> AnyLiteral | None:
+    if literal.kind is not LiteralKind.NUMBER:
+        return None
+    mantissa, _, power = literal.text.lower().partition("e")
+    digits = mantissa.lstrip("-").replace(".", "").lstrip("0")
+    if len(digits) > _EXACT_DOUBLE_DIGITS or _scale(mantissa) > _EXACT_DOUBLE_POWER:
+        return None
+    if power and abs(int(power)) + _scale(mantissa) > _EXACT_DOUBLE_POWER:
+        return None
+    return DoubleLiteral(float(literal.text))
+
+
+def _coerce_float(literal: SqlLiteral) -> AnyLiteral | None:
+    """Spark compares a FLOAT column as double: 0.1 equals no float, so it must not become one."""
+    if _coerce_double(literal) is None:
+        return None
+    try:
+        single: float = struct.unpack("<f", struct.pack("<f", float(literal.text)))[0]
+    except OverflowError:
+        return None
+    return DoubleLiteral(single) if Fraction(single) == Fraction(literal.text) else None
+
+
+def _parse_date(text: str) -> date | None:
+    if not _ISO_DATE.fullmatch(text):
+        return None
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _parse_timestamp(text: str) -> datetime | None:
+    """A strict ISO timestamp, aware if the text names an offset; a date alone is midnight."""
+    parts = _ISO_TIMESTAMP.fullmatch(text)
+    if parts is None:
+        return None
+    day, clock, fraction, offset = parts.groups()
+    try:
+        moment = datetime.fromisoformat(day + "T" + (clock or "00:00:00"))
+    except ValueError:
+        return None
+    moment = moment.replace(microsecond=int((fraction or "0").ljust(6, "0")))
+    return moment.replace(tzinfo=_offset(offset)) if offset else moment
+
+
+def _offset(text: str) -> tzinfo:
+    if text == "Z":
+        return UTC
+    hours, minutes = text[1:].split(":")
+    size = timedelta(hours=int(hours), minutes=int(minutes))
+    return timezone(-size if text[0] == "-" else size)
+
+
+def _coerce_timestamp_ntz(literal: SqlLiteral) -> AnyLiteral | None:
+    if literal.kind is LiteralKind.DATE:
+        return _midnight(literal.text, None)
+    if literal.kind not in (LiteralKind.STRING, LiteralKind.TIMESTAMP_NTZ):
+        return None
+    moment = _parse_timestamp(literal.text)
+    if moment is None or moment.tzinfo is not None:
+        return None
+    return TimestampLiteral((moment - _EPOCH) // _MICROSECOND)
+
+
+def _coerce_timestamp(literal: SqlLiteral, time_zone: str) -> AnyLiteral | None:
+    if literal.kind is LiteralKind.DATE:
+        return _midnight(literal.text, time_zone)
+    if literal.kind not in (
+        LiteralKind.STRING,
+        LiteralKind.TIMESTAMP,
+        LiteralKind.TIMESTAMP_NTZ,
+    ):
+        return None
+    moment = _parse_timestamp(literal.text)
+    if moment is None or moment.tzinfo is None:
+        return _in_zone(moment, time_zone) if moment is not None else None
+    if literal.kind is LiteralKind.TIMESTAMP_NTZ:
+        return None
+    return _instant(moment)
+
+
+def _midnight(text: str, time_zone: str | None) -> AnyLiteral | None:
+    day = _parse_date(text)
+    if day is None:
+        return None
+    moment = datetime.combine(day, time.min)
+    if time_zone is None:
+        return TimestampLiteral((moment - _EPOCH) // _MICROSECOND)
+    return _in_zone(moment, time_zone)
+
+
+def _in_zone(local: datetime, time_zone: str) -> AnyLiteral | None:
+    """The instant of a local time; None when the zone has it twice or never, or is not known."""
+    if time_zone in ("UTC", "Etc/UTC", "Z"):
+        return _instant(local.replace(tzinfo=UTC))
+    try:
+        zone = ZoneInfo(time_zone)
+    except (KeyError, ValueError, OSError):
+        return None
+    early, late = local.replace(tzinfo=zone, fold=0), local.replace(tzinfo=zone, fold=1)
+    if local.year < _FIRST_SURE_YEAR or early.utcoffset() != late.utcoffset():
+        return None
+    return _instant(early)
+
+
+def _instant(moment: datetime) -> AnyLiteral:
+    return TimestampLiteral((moment - _EPOCH_UTC) // _MICROSECOND)
+
+
+_RULES: Mapping[type[PrimitiveType], Callable[[SqlLiteral], AnyLiteral | None]] = {
+    IntegerType: partial(_coerce_integer, bits=32),
+    LongType: partial(_coerce_integer, bits=64),
+    FloatType: _coerce_float,
+    DoubleType: _coerce_double,
+    BooleanType: _coerce_boolean,
+    StringType: _coerce_string,
+    DateType: _coerce_date,
+    TimestampType: _coerce_timestamp_ntz,
+}

@@ -1,0 +1,93 @@
+"""`table.scan`: live rows of a snapshot as a DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from icefloe import columns as names
+from icefloe.engine import Context
+from icefloe.errors import ColumnNotFoundError, StatementError
+from icefloe.execute.scan import Scan
+from icefloe.metadata.state import TableState, at_snapshot, snapshot_as_of
+from icefloe.metadata.storage import spark_uri
+from icefloe.plan.bind import lower_condition, quoted
+from icefloe.plan.files import Candidate, plan_files
+from icefloe.spark_errors import translated
+from icefloe.statements import Condition
+
+_LOCATION = f"{names.PREFIX}location"
+_META = {names.META_FILE: _LOCATION, names.META_POS: names.POS}
+
+
+def read_rows(
+    context: Context,
+    state: TableState,
+    columns: Sequence[str] | None,
+    where: Condition | None,
+    *,
+    limit: int | None = None,
+    snapshot_id: int | None = None,
+    as_of: datetime | None = None,
+) -> DataFrame:
+    """Plan the files that `where` needs and read their live rows."""
+    state = _travelled(state, snapshot_id, as_of)
+    files = plan_files(state, lower_condition(where, state, context.spark))
+    available = [field.name for field in state.schema.fields]
+    with translated(available):
+        rows = Scan.of(context.spark, state, files.candidates).rows()
+        rows = rows.alias(state.name.rpartition(".")[2])
+        if where is not None:
+            condition = F.expr(context.resolve(where)) if isinstance(where, str) else where
+            rows = rows.filter(condition)
+        if columns is not None and names.META_FILE in columns:
+            rows = _with_locations(rows, files.candidates)
+        rows = rows.select(*_chosen(columns, available))
+        return rows if limit is None else rows.limit(limit)
+
+
+def _travelled(
+    state: TableState, snapshot_id: int | None, as_of: datetime | None
+) -> TableState:
+    if snapshot_id is not None and as_of is not None:
+        raise StatementError("Give snapshot_id or as_of, not both.")
+    if as_of is not None:
+        snapshot_id = snapshot_as_of(state, as_of)
+    return state if snapshot_id is None else at_snapshot(state, snapshot_id)
+
+
+def _with_locations(rows: DataFrame, files: Sequence[Candidate]) -> DataFrame:
+    """Add each row's file as Iceberg spells it, which is not how Spark does."""
+    table = pa.table(
+        {
+            names.FILE: pa.array([spark_uri(c.path) for c in files], pa.string()),
+            _LOCATION: pa.array([c.path for c in files], pa.string()),
+        }
+    )
+    locations = rows.sparkSession.createDataFrame(table)
+    return rows.join(F.broadcast(locations), names.FILE, "left")
+
+
+def _chosen(columns: Sequence[str] | None, available: list[str]) -> list[Column]:
+    if columns is None:
+        return [quoted(name) for name in available]
+    if isinstance(columns, str):
+        raise StatementError(f"columns is a list of names, not the text {columns!r}.")
+    return [_column(name, available) for name in columns]
+
+
+def _column(name: str, available: list[str]) -> Column:
+    if name in available:
+        return quoted(name)
+    if name in _META:
+        return F.col(_META[name]).alias(name)
+    same = [known for known in available if known.lower() == name.lower()]
+    if len(same) == 1:
+        return quoted(same[0])
+    if name.partition(".")[0].lower() in {known.lower() for known in available}:
+        return F.col(name)  # a field of a struct
+    raise ColumnNotFoundError(name, [*available, *_META])

@@ -1,0 +1,91 @@
+"""What a statement gives back: measured counts, the same as in the snapshot summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+SUMMARY_PREFIX = "icefloe."
+
+
+@dataclass(frozen=True)
+class DmlResult:
+    """What one statement did. Every number is measured.
+
+    `snapshot_id` is None when nothing had to change, in which case no snapshot was made.
+    `attempts` counts tries at the catalog: 1 when no other writer came between.
+    """
+
+    operation: str
+    mode: str | None = None
+    snapshot_id: int | None = None
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_deleted: int = 0
+    rows_copied: int = 0
+    data_files_added: int = 0
+    data_files_removed: int = 0
+    delete_files_added: int = 0
+    delete_files_removed: int = 0
+    files_scanned: int = 0
+    files_skipped: int = 0
+    bytes_written: int = 0
+    dpp_applied: bool = False
+    dpp_partition_count: int = 0
+    attempts: int = 0
+    duration_s: float = 0.0
+    bytes_copied: int = 0
+    bytes_encoded: int = 0
+    clauses: tuple[Mapping[str, object], ...] = field(default=())
+
+    @property
+    def total_affected(self) -> int:
+        """Rows inserted, updated and deleted."""
+        return self.rows_inserted + self.rows_updated + self.rows_deleted
+
+    @property
+    def total_rows_written(self) -> int:
+        """Rows inserted, updated and copied."""
+        return self.rows_inserted + self.rows_updated + self.rows_copied
+
+    @property
+    def write_amplification(self) -> float:
+        """Rows written for each row changed; 1.0 when nothing was copied."""
+        return self.total_rows_written / max(1, self.total_affected)
+
+    def as_summary(self) -> dict[str, str]:
+        """The counts as snapshot summary entries under `icefloe.`."""
+        return {
+            f"{SUMMARY_PREFIX}{name.replace('_', '-')}": str(getattr(self, name))
+            for name in _SUMMARISED
+        }
+
+    @classmethod
+    def from_summary(cls, summary: Mapping[str, str], snapshot_id: int) -> DmlResult:
+        """The result of an earlier statement, read back from its snapshot's summary."""
+        kinds = {f.name: f.type for f in fields(cls)}
+        values: dict[str, object] = {"snapshot_id": snapshot_id}
+        for name in _SUMMARISED:
+            text = summary.get(f"{SUMMARY_PREFIX}{name.replace('_', '-')}")
+            if text is not None:
+                values[name] = int(text) if kinds[name] == "int" else text
+        return cls(**values)  # type: ignore[arg-type]
+
+
+_SUMMARISED = (
+    "operation",
+    "mode",
+    "rows_inserted",
+    "rows_updated",
+    "rows_deleted",
+    "rows_copied",
+    "data_files_added",
+    "data_files_removed",
+    "delete_files_added",
+    "delete_files_removed",
+    "files_scanned",
+    "files_skipped",
+    "bytes_written",
+    "bytes_copied",
+    "bytes_encoded",
+)

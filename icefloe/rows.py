@@ -1,0 +1,121 @@
+"""Rows that users give (DataFrame, Arrow, pandas, dicts) as a DataFrame that fits the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from icefloe.errors import (
+    ColumnTypeMismatchError,
+    SchemaMismatchError,
+    StatementError,
+    TypeMismatchError,
+)
+from icefloe.metadata.state import TableState
+from icefloe.plan.bind import quoted, store
+from icefloe.schemas.spark_types import spark_schema
+from icefloe.spark_errors import translated
+
+
+def fit_rows(rows: object, state: TableState, spark: SparkSession) -> DataFrame:
+    """Rows with the table's columns, in its order and types; what does not fit is refused."""
+    frame = as_frame(rows, state, spark)
+    schema = spark_schema(state.schema)
+    with translated():
+        found = frame.schema
+    given = _by_name(found, schema)
+    columns = []
+    for field in schema.fields:
+        source = given[field.name.lower()]
+        try:
+            value = store(quoted(source.name), source.dataType, field, field.name)
+        except TypeMismatchError as wrong:
+            raise ColumnTypeMismatchError(wrong.column, wrong.expected, wrong.actual) from wrong
+        columns.append(value.alias(field.name))
+    return frame.select(*columns)
+
+
+def as_frame(rows: object, state: TableState, spark: SparkSession) -> DataFrame:
+    """Rows of any accepted kind as a DataFrame; local rows become one partition."""
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    if isinstance(rows, pd.DataFrame):
+        rows = pa.Table.from_pandas(rows, preserve_index=False)
+    if isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)):
+        rows = _from_dicts(rows, state)
+    if isinstance(rows, pa.Table):
+        with translated():
+            frame = spark.createDataFrame(rows)
+        small = rows.nbytes < state.settings.target_file_bytes
+        return frame.coalesce(1) if small else frame
+    if hasattr(rows, "mapInArrow") and hasattr(rows, "schema"):
+        return rows  # type: ignore[return-value]  # a DataFrame, classic or Connect
+    raise StatementError(
+        f"Rows are a Spark DataFrame, an Arrow table or batch, a pandas frame or a list of dicts, "
+        f"not {type(rows).__name__}."
+    )
+
+
+def _from_dicts(rows: Sequence[Any], state: TableState) -> pa.Table:
+    """Dicts by the table's own types, so that an int literal fits a DOUBLE or an INT column."""
+    if not all(isinstance(row, Mapping) for row in rows):
+        raise StatementError("A list of rows must hold dicts of column name to value.")
+    schema = schema_to_pyarrow(state.schema, include_field_ids=False)
+    names = {field.name.lower(): field.name for field in schema}
+    given = {key for row in rows for key in row}
+    extra = sorted(key for key in given if str(key).lower() not in names)
+    missing = [name for low, name in names.items() if low not in {str(k).lower() for k in given}]
+    if rows and (extra or missing):
+        raise _mismatch(missing, extra)
+    lowered = [{str(key).lower(): value for key, value in row.items()} for row in rows]
+    return pa.Table.from_arrays(
+        [_column([row.get(f.name.lower()) for row in lowered], f) for f in schema],
+        schema=pa.schema([f.with_nullable(True) for f in schema]),
+    )
+
+
+def _column(values: list[Any], field: pa.Field) -> pa.Array:
+    if pa.types.is_timestamp(field.type) and field.type.tz is not None:
+        # As PySpark does: a datetime without a zone is local time.
+        values = [
+            v.astimezone() if isinstance(v, datetime) and v.tzinfo is None else v for v in values
+        ]
+    try:
+        return pa.array(values, field.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as bad:
+        raise ColumnTypeMismatchError(
+            field.name, str(field.type), "a value that does not fit", str(bad)
+        ) from bad
+
+
+def _by_name(found: T.StructType, wanted: T.StructType) -> dict[str, T.StructField]:
+    given: dict[str, T.StructField] = {}
+    for field in found.fields:
+        if field.name.lower() in given:
+            raise SchemaMismatchError(f"The rows have the column {field.name!r} twice.")
+        given[field.name.lower()] = field
+    names = {field.name.lower(): field.name for field in wanted.fields}
+    missing = [name for low, name in names.items() if low not in given]
+    extra = [field.name for low, field in given.items() if low not in names]
+    if missing or extra:
+        raise _mismatch(missing, extra)
+    return given
+
+
+def _mismatch(missing: list[str], extra: list[str]) -> SchemaMismatchError:
+    said = []
+    if missing:
+        said.append(f"the rows lack {', '.join(map(repr, missing))}")
+    if extra:
+        said.append(f"the table has no {', '.join(map(repr, map(str, extra)))}")
+    return SchemaMismatchError(
+        f"The rows do not fit the table: {'; '.join(said)}. Select the table's columns, giving "
+        "NULL where there is no value."
+    )

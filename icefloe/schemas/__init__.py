@@ -1,0 +1,1 @@
+"""Schemas, partition specs and sort orders, in Iceberg's terms and in Spark's."""

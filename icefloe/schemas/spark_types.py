@@ -1,0 +1,193 @@
+"""Iceberg's types as Spark's, and which Spark type may be stored in which."""
+
+from __future__ import annotations
+
+from pyiceberg import types as ice
+from pyiceberg.schema import Schema
+from pyspark.sql import types as sp
+
+from icefloe.schemas.unsupported import unsupported_column
+
+FIELD_ID = "parquet.field.id"  # the metadata key by which Spark matches Parquet columns to ids
+
+_PRIMITIVES: dict[type[ice.IcebergType], sp.DataType] = {
+    ice.BooleanType: sp.BooleanType(),
+    ice.IntegerType: sp.IntegerType(),
+    ice.LongType: sp.LongType(),
+    ice.FloatType: sp.FloatType(),
+    ice.DoubleType: sp.DoubleType(),
+    ice.StringType: sp.StringType(),
+    ice.BinaryType: sp.BinaryType(),
+    ice.FixedType: sp.BinaryType(),
+    ice.DateType: sp.DateType(),
+    ice.TimestampType: sp.TimestampNTZType(),
+    ice.TimestamptzType: sp.TimestampType(),
+}
+
+# How many digits before the decimal point a value of the type can have.
+_INTEGRAL_DIGITS: dict[type[sp.DataType], int] = {
+    sp.ByteType: 3,
+    sp.ShortType: 5,
+    sp.IntegerType: 10,
+    sp.LongType: 19,
+}
+
+
+def spark_schema(schema: Schema, *, with_ids: bool = False) -> sp.StructType:
+    """The Spark schema of an Iceberg schema; a doc becomes the field's "comment".
+
+    `with_ids` puts each field's id into its metadata, so that Spark reads Parquet columns by id.
+    Raises UnsupportedTableError, naming the column, for a type Spark's Parquet reader lacks.
+    """
+    return _struct(schema.as_struct(), "", with_ids)
+
+
+def spark_type(t: ice.IcebergType, *, with_ids: bool = False) -> sp.DataType:
+    """The Spark type of an Iceberg type; see `spark_schema`."""
+    return _type(t, "", with_ids)
+
+
+def can_store(source: sp.DataType, target: sp.DataType) -> bool:
+    """Whether values of `source` may be put into a column of `target`, as types go.
+
+    These are the rules of Spark's ANSI store assignment, except that a fractional type never
+    goes into an integral one: digits would be lost without a word. Struct fields are matched by
+    name without regard to case; both sides must have the same ones. Nullability is not looked
+    at: whether a NULL meets a required field is known only from the rows.
+    """
+    match source, target:
+        case sp.ArrayType(), sp.ArrayType():
+            return can_store(source.elementType, target.elementType)
+        case sp.MapType(), sp.MapType():
+            return can_store(source.keyType, target.keyType) and can_store(
+                source.valueType, target.valueType
+            )
+        case sp.StructType(), sp.StructType():
+            pairs = _paired_fields(source, target)
+            return pairs is not None and all(can_store(left, right) for left, right in pairs)
+        case _:
+            return _can_store_atomic(source, target)
+
+
+def needs_check(source: sp.DataType, target: sp.DataType) -> bool:
+    """Whether casting may overflow, so that each value must be checked: for storable pairs only.
+
+    Losing digits after the point, as in double to float or int to float, is not an overflow.
+    """
+    match source, target:
+        case sp.ArrayType(), sp.ArrayType():
+            return needs_check(source.elementType, target.elementType)
+        case sp.MapType(), sp.MapType():
+            return needs_check(source.keyType, target.keyType) or needs_check(
+                source.valueType, target.valueType
+            )
+        case sp.StructType(), sp.StructType():
+            return any(
+                needs_check(left, right) for left, right in _paired_fields(source, target) or ()
+            )
+        case _:
+            return _needs_check_atomic(source, target)
+
+
+def _struct(struct: ice.StructType, path: str, with_ids: bool) -> sp.StructType:
+    return sp.StructType(
+        [
+            sp.StructField(
+                field.name,
+                _type(field.field_type, f"{path}{field.name}", with_ids),
+                nullable=not field.required,
+                metadata=_metadata(field, with_ids),
+            )
+            for field in struct.fields
+        ]
+    )
+
+
+def _metadata(field: ice.NestedField, with_ids: bool) -> dict[str, object]:
+    comment: dict[str, object] = {"comment": field.doc} if field.doc is not None else {}
+    return {FIELD_ID: field.field_id, **comment} if with_ids else comment
+
+
+def _type(t: ice.IcebergType, path: str, with_ids: bool) -> sp.DataType:
+    prefix = f"{path}." if path else ""
+    match t:
+        case ice.StructType():
+            return _struct(t, prefix, with_ids)
+        case ice.ListType():
+            element = _type(t.element_type, f"{prefix}element", with_ids)
+            return sp.ArrayType(element, containsNull=not t.element_required)
+        case ice.MapType():
+            key = _type(t.key_type, f"{prefix}key", with_ids)
+            value = _type(t.value_type, f"{prefix}value", with_ids)
+            return sp.MapType(key, value, valueContainsNull=not t.value_required)
+        case ice.DecimalType():
+            return sp.DecimalType(t.precision, t.scale)
+        case _:
+            return _primitive(t, path)
+
+
+def _primitive(t: ice.IcebergType, path: str) -> sp.DataType:
+    primitive = _PRIMITIVES.get(type(t))
+    if primitive is None:
+        raise unsupported_column(path, str(t), "Use another engine for this column's table.")
+    return primitive
+
+
+def _paired_fields(
+    source: sp.StructType, target: sp.StructType
+) -> list[tuple[sp.DataType, sp.DataType]] | None:
+    """The types of the fields of the same name; None when the sides have different names."""
+    left = {field.name.lower(): field.dataType for field in source.fields}
+    right = {field.name.lower(): field.dataType for field in target.fields}
+    if left.keys() != right.keys() or len(source.fields) != len(target.fields):
+        return None
+    return [(left[name], data_type) for name, data_type in right.items()]
+
+
+def _can_store_atomic(source: sp.DataType, target: sp.DataType) -> bool:
+    match source, target:
+        case sp.NullType(), _:
+            return True
+        case sp.NumericType(), sp.IntegralType():
+            return not _is_fractional(source)
+        case sp.NumericType(), sp.NumericType():
+            return True
+        case sp.AtomicType() | sp.CalendarIntervalType(), sp.StringType():
+            return True
+        case sp.DateType() | sp.TimestampType() | sp.TimestampNTZType(), _:
+            return isinstance(target, sp.DateType | sp.TimestampType | sp.TimestampNTZType)
+        case _:
+            return source == target
+
+
+def _is_fractional(source: sp.NumericType) -> bool:
+    if isinstance(source, sp.DecimalType):
+        return source.scale > 0
+    return isinstance(source, sp.FractionalType)
+
+
+def _needs_check_atomic(source: sp.DataType, target: sp.DataType) -> bool:
+    if source == target or isinstance(source, sp.NullType):
+        return False
+    match source, target:
+        case sp.NumericType(), sp.DecimalType():
+            return _may_overflow_decimal(source, target)
+        case sp.IntegralType(), sp.IntegralType():
+            return _INTEGRAL_DIGITS[type(source)] > _INTEGRAL_DIGITS[type(target)]
+        case sp.DecimalType(), sp.IntegralType():
+            # A type of n digits holds every number of n - 1 digits, but not every one of n.
+            return source.precision - source.scale >= _INTEGRAL_DIGITS[type(target)]
+        case sp.FractionalType(), sp.IntegralType():
+            return True
+        case _:
+            return False
+
+
+def _may_overflow_decimal(source: sp.NumericType, target: sp.DecimalType) -> bool:
+    room = target.precision - target.scale
+    if isinstance(source, sp.DecimalType):
+        # Rounding away digits can carry into one more: 9.95 is 10.0 with one digit after the point.
+        carry = 1 if target.scale < source.scale else 0
+        return room < source.precision - source.scale + carry
+    digits = _INTEGRAL_DIGITS.get(type(source))
+    return digits is None or room < digits

@@ -1,0 +1,181 @@
+"""Partition values as Spark columns.
+
+Dates, days, timestamps and the other time transforms come as Iceberg keeps them, as whole
+numbers from 1970-01-01 UTC: what a driver reads back then depends on no time zone, neither of the
+session nor of the machine. All other values come in the type of the source column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pyarrow as pa
+from pyiceberg import types as ice
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    TruncateTransform,
+    VoidTransform,
+    YearTransform,
+)
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as sp
+
+from icefloe.errors import UnsupportedTableError
+from icefloe.schemas.source_path import source_path
+from icefloe.schemas.spark_types import spark_type
+from icefloe.tasks import murmur3
+
+_SECOND_MICROS = 1_000_000
+_HOUR_MICROS = 3600 * _SECOND_MICROS
+_DAY_MICROS = 24 * _HOUR_MICROS
+
+# Spark's hash() is murmur3 with seed 42, and hashes each argument with the hash of those before
+# it as seed. This one int hashes to 0, so hash(_ZERO_SEED, x) is the hash of x with Iceberg's seed.
+_ZERO_SEED = -1693959553
+
+
+def partition_columns(spec: PartitionSpec, schema: Schema) -> list[Column]:
+    """One column per field of `spec`, its value for the row of `schema` it is selected over.
+
+    NULL gives NULL. Raises UnsupportedTableError for a transform that is not known, or whose
+    source column is gone or of a type Spark cannot read. A value below the smallest multiple
+    that its type holds fails the Spark job: truncate has no value for it.
+    """
+    return [_column(field, schema) for field in spec.fields]
+
+
+def _column(field: PartitionField, schema: Schema) -> Column:
+    if isinstance(field.transform, VoidTransform):
+        return F.lit(None).cast("int")
+    path = source_path(schema, field.source_id)
+    if path is None:
+        raise UnsupportedTableError(
+            f"Partition field {field.name!r} has no source column: none has the id "
+            f"{field.source_id}. Rows of it cannot be placed."
+        )
+    source_type = schema.find_field(field.source_id).field_type
+    spark_type(source_type)
+    value = F.col(".".join("`" + name.replace("`", "``") + "`" for name in path))
+    return _apply(field.transform, value, source_type, field.name)
+
+
+def _apply(
+    transform: Transform[Any, Any], value: Column, source: ice.IcebergType, name: str
+) -> Column:
+    if transform.can_transform(source):
+        match transform:
+            case IdentityTransform():
+                return _internal(value, source)
+            case BucketTransform():
+                return _bucket(value, source, transform.num_buckets)
+            case TruncateTransform():
+                return _truncate(value, source, transform.width)
+            case YearTransform():
+                return F.year(_utc_date(value, source)) - 1970
+            case MonthTransform():
+                date = _utc_date(value, source)
+                return (F.year(date) - 1970) * 12 + F.month(date) - 1
+            case DayTransform():
+                return _days(value, source)
+            case HourTransform():
+                return _hours(value, source)
+    raise UnsupportedTableError(
+        f"Partition field {name!r} applies {transform} to type {source}, which is not supported."
+    )
+
+
+def _internal(value: Column, source: ice.IcebergType) -> Column:
+    match source:
+        case ice.DateType():
+            return F.unix_date(value)
+        case ice.TimestampType() | ice.TimestamptzType():
+            return _micros(value, source)
+        case _:
+            return value
+
+
+def _bucket(value: Column, source: ice.IcebergType, num_buckets: int) -> Column:
+    match source:
+        case ice.StringType() | ice.BinaryType() | ice.FixedType():
+            return _arrow_call(murmur3.bucket_bytes(num_buckets), sp.IntegerType(), value)
+        case ice.DecimalType():
+            return _arrow_call(murmur3.bucket_decimal(num_buckets), sp.IntegerType(), value)
+    number = _internal(value, source).cast("long")
+    positive = F.hash(F.lit(_ZERO_SEED), number).bitwiseAND(F.lit(0x7FFFFFFF))
+    # hash() passes over a NULL and would give the seed.
+    return F.when(value.isNotNull(), positive % F.lit(num_buckets))
+
+
+def _truncate(value: Column, source: ice.IcebergType, width: int) -> Column:
+    match source:
+        case ice.DecimalType():
+            return _arrow_call(murmur3.truncate_decimal(width), spark_type(source), value)
+        case ice.IntegerType() | ice.LongType():
+            return _truncate_number(value, source, width)
+        case _:
+            return F.substring(value, 1, width)
+
+
+def _truncate_number(value: Column, source: ice.IntegerType | ice.LongType, width: int) -> Column:
+    smallest = -(-source.min // width) * width
+    failure = F.raise_error(
+        F.lit(f"truncate({width}) has no value of type {source} for a number below {smallest}")
+    )
+    truncated = value - F.pmod(value, F.lit(width))
+    return F.when(value < F.lit(smallest), failure).otherwise(truncated).cast(spark_type(source))
+
+
+def _arrow_call(
+    function: Callable[[pa.Array], pa.Array], returns: sp.DataType, value: Column
+) -> Column:
+    udf = F.arrow_udf(function, returns)  # type: ignore[attr-defined]  # PySpark gives it no type
+    return cast(Column, udf(value))
+
+
+def _utc_date(value: Column, source: ice.IcebergType) -> Column:
+    match source:
+        case ice.TimestamptzType():
+            return F.date_from_unix_date(_days(value, source))
+        case _:
+            return value.cast("date")
+
+
+def _days(value: Column, source: ice.IcebergType) -> Column:
+    match source:
+        case ice.TimestamptzType():
+            return _floor_div(F.unix_micros(value), _DAY_MICROS).cast("int")
+        case _:
+            return F.unix_date(value.cast("date"))
+
+
+def _hours(value: Column, source: ice.IcebergType) -> Column:
+    match source:
+        case ice.TimestamptzType():
+            return _floor_div(F.unix_micros(value), _HOUR_MICROS).cast("int")
+        case _:
+            return _days(value, source) * 24 + F.hour(value)
+
+
+def _micros(value: Column, source: ice.IcebergType) -> Column:
+    if isinstance(source, ice.TimestamptzType):
+        return F.unix_micros(value)
+    # unix_micros is for TIMESTAMP; a cast to it would bring in the session's time zone.
+    second = (F.extract(F.lit("SECOND"), value) * _SECOND_MICROS).cast("long")
+    minute = (F.hour(value) * 60 + F.minute(value)).cast("long")
+    day = F.unix_date(value.cast("date")).cast("long")
+    return day * F.lit(_DAY_MICROS) + minute * F.lit(60 * _SECOND_MICROS) + second
+
+
+def _floor_div(number: Column, divisor: int) -> Column:
+    # `div` rounds towards zero, and `/` goes through double: only exact multiples are divided.
+    multiple = number - F.pmod(number, F.lit(divisor))
+    return F.call_function("div", multiple, F.lit(divisor))

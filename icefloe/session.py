@@ -1,0 +1,86 @@
+"""The Spark session: the caller's, the active one, or a local one with what the engine needs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from icefloe.errors import SetupError
+
+_JAVA = 17
+_VERSIONS = {"pyspark": ("4.1", "4.4"), "pyiceberg": ("0.12", "0.13"), "pyarrow": ("21", "27")}
+
+# Set on every session, at run time: what reading Iceberg files by field id needs.
+_NEEDED = {
+    "spark.sql.parquet.fieldId.read.enabled": "true",
+    # One listing task per path is the default, and ruinous for thousands of files.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+}
+# Set on sessions that icefloe starts.
+_LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.shuffle.partitions": "16",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def session_of(spark: SparkSession | None) -> SparkSession:
+    """The session to work with, set up for the engine."""
+    check_versions()
+    chosen = spark or SparkSession.getActiveSession() or _start_local()
+    for key, value in _NEEDED.items():
+        chosen.conf.set(key, value)
+    return chosen
+
+
+def check_versions() -> None:
+    """Refuse library versions that icefloe was not tested with."""
+    for package, (least, below) in _VERSIONS.items():
+        found = version(package)
+        if not _numbers(least) <= _numbers(found) < _numbers(below):
+            raise SetupError(
+                f"{package} {found} is installed; icefloe needs {package}>={least},<{below}. "
+                f"Install it with: pip install '{package}>={least},<{below}'"
+            )
+
+
+def check_java() -> None:
+    """Refuse to start Spark without a Java that can run it, before Spark fails obscurely."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    advice = f"Spark needs Java {_JAVA} or newer: install it (on Debian: apt-get install "
+    advice += f"openjdk-{_JAVA}-jre-headless) or set JAVA_HOME."
+    if java is None:
+        raise SetupError(f"No Java was found. {advice}")
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
+    found = re.search(r'version "(\d+)', told.stderr + told.stdout)
+    if found is None or int(found[1]) < _JAVA:
+        shown = found[1] if found else "of an unknown version"
+        raise SetupError(f"Java {shown} was found at {java}. {advice}")
+
+
+def _start_local() -> SparkSession:
+    check_java()
+    builder: Any = SparkSession.builder
+    builder = builder.master("local[*]").appName("icefloe")
+    # Workers run `python3` from the PATH unless told otherwise, and would miss PyArrow. PySpark
+    # reads this variable only, not the setting of the same meaning.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    for key, value in _LOCAL.items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    session.sparkContext.setLogLevel("FATAL")  # errors are raised, and told in our words
+    return session
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])

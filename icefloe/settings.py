@@ -1,0 +1,210 @@
+"""Every table property icefloe reads, typed, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from icefloe.errors import StatementError
+
+T = TypeVar("T")
+
+
+class UpdateMode(StrEnum):
+    """How a statement changes rows: Iceberg's two ways, and a choice per file."""
+
+    MERGE_ON_READ = "merge-on-read"
+    COPY_ON_WRITE = "copy-on-write"
+    AUTO = "auto"
+
+    @classmethod
+    def parse(cls, text: str) -> UpdateMode:
+        """Read a mode in Iceberg's spelling or in upper snake case."""
+        for mode in cls:
+            if text in (mode.value, mode.name):
+                return mode
+        raise StatementError(
+            f"Unknown write mode {text!r}. Use 'merge-on-read', 'copy-on-write' or 'auto'."
+        )
+
+
+class UpdateKind(StrEnum):
+    """The kinds of row-level statement that have a mode and an isolation level of their own."""
+
+    DELETE = "delete"
+    UPDATE = "update"
+    MERGE = "merge"
+
+
+class Isolation(StrEnum):
+    """What a statement promises about rows that other writers add meanwhile."""
+
+    SERIALIZABLE = "serializable"
+    SNAPSHOT = "snapshot"
+
+    @classmethod
+    def parse(cls, text: str) -> Isolation:
+        """Read an isolation level, in any case."""
+        try:
+            return cls(text.lower())
+        except ValueError:
+            raise StatementError(
+                f"Unknown isolation level {text!r}. Use 'serializable' or 'snapshot'."
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and how long to try again after a lost race."""
+
+    retries: int = 4
+    min_wait_s: float = 0.1
+    max_wait_s: float = 60.0
+    total_s: float = 1800.0
+
+    def wait_s(self, attempt: int) -> float:
+        """The wait after failed attempt `attempt` (from 0), doubling up to the maximum."""
+        return min(self.max_wait_s, self.min_wait_s * 2.0**attempt)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The properties of a table, with Iceberg's defaults where it has one."""
+
+    delete_mode: UpdateMode = UpdateMode.MERGE_ON_READ
+    update_mode: UpdateMode = UpdateMode.MERGE_ON_READ
+    merge_mode: UpdateMode = UpdateMode.MERGE_ON_READ
+    delete_isolation: Isolation = Isolation.SERIALIZABLE
+    update_isolation: Isolation = Isolation.SERIALIZABLE
+    merge_isolation: Isolation = Isolation.SERIALIZABLE
+    target_file_bytes: int = 536_870_912
+    row_group_bytes: int = 134_217_728
+    row_group_rows: int = 1_048_576
+    page_bytes: int = 1_048_576
+    dictionary_bytes: int = 2_097_152
+    compression: str = "zstd"
+    compression_level: int | None = None
+    manifest_compression: str = "gzip"
+    auto_rewrite_fraction: float = 0.3
+    merge_manifests: bool = True
+    min_manifests_to_merge: int = 100
+    manifest_target_bytes: int = 8_388_608
+    retry: RetryPolicy = RetryPolicy()
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> Settings:
+        """Read a table's properties; a value that cannot be read raises StatementError."""
+        level = properties.get("write.parquet.compression-level")
+        return cls(
+            delete_mode=_read(properties, "write.delete.mode", UpdateMode.parse, cls.delete_mode),
+            update_mode=_read(properties, "write.update.mode", UpdateMode.parse, cls.update_mode),
+            merge_mode=_read(properties, "write.merge.mode", UpdateMode.parse, cls.merge_mode),
+            delete_isolation=_isolation(properties, UpdateKind.DELETE),
+            update_isolation=_isolation(properties, UpdateKind.UPDATE),
+            merge_isolation=_isolation(properties, UpdateKind.MERGE),
+            target_file_bytes=_read(
+                properties, "write.target-file-size-bytes", int, cls.target_file_bytes
+            ),
+            row_group_bytes=_read(
+                properties, "write.parquet.row-group-size-bytes", int, cls.row_group_bytes
+            ),
+            row_group_rows=_read(
+                properties, "write.parquet.row-group-limit", int, cls.row_group_rows
+            ),
+            page_bytes=_read(properties, "write.parquet.page-size-bytes", int, cls.page_bytes),
+            dictionary_bytes=_read(
+                properties, "write.parquet.dict-size-bytes", int, cls.dictionary_bytes
+            ),
+            compression=_read(
+                properties, "write.parquet.compression-codec", _codec, cls.compression
+            ),
+            compression_level=None if level in (None, "null") else int(str(level)),
+            manifest_compression=properties.get(
+                "write.avro.compression-codec", cls.manifest_compression
+            ),
+            auto_rewrite_fraction=_read(
+                properties, "icefloe.auto.rewrite-fraction", float, cls.auto_rewrite_fraction
+            ),
+            merge_manifests=_read(
+                properties, "commit.manifest-merge.enabled", _boolean, cls.merge_manifests
+            ),
+            min_manifests_to_merge=_read(
+                properties, "commit.manifest.min-count-to-merge", int, cls.min_manifests_to_merge
+            ),
+            manifest_target_bytes=_read(
+                properties, "commit.manifest.target-size-bytes", int, cls.manifest_target_bytes
+            ),
+            retry=RetryPolicy(
+                retries=_read(properties, "commit.retry.num-retries", int, 4),
+                min_wait_s=_read(properties, "commit.retry.min-wait-ms", int, 100) / 1000,
+                max_wait_s=_read(properties, "commit.retry.max-wait-ms", int, 60_000) / 1000,
+                total_s=_read(properties, "commit.retry.total-timeout-ms", int, 1_800_000) / 1000,
+            ),
+        )
+
+    def mode(self, kind: UpdateKind) -> UpdateMode:
+        """The write mode the table asks for, for one kind of statement."""
+        modes = {
+            UpdateKind.DELETE: self.delete_mode,
+            UpdateKind.UPDATE: self.update_mode,
+            UpdateKind.MERGE: self.merge_mode,
+        }
+        return modes[kind]
+
+    def isolation(self, kind: UpdateKind) -> Isolation:
+        """The isolation level the table asks for, for one kind of statement."""
+        levels = {
+            UpdateKind.DELETE: self.delete_isolation,
+            UpdateKind.UPDATE: self.update_isolation,
+            UpdateKind.MERGE: self.merge_isolation,
+        }
+        return levels[kind]
+
+
+MODE_PROPERTIES = tuple(f"write.{kind.value}.mode" for kind in UpdateKind)
+
+
+def normalised_properties(properties: Mapping[str, object]) -> dict[str, str]:
+    """Properties as they are stored: text, modes in Iceberg's spelling, bad values refused."""
+    texts = {key: _text(value) for key, value in properties.items()}
+    for key in MODE_PROPERTIES:
+        if key in texts:
+            texts[key] = UpdateMode.parse(texts[key]).value
+    Settings.of(texts)
+    return texts
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _isolation(properties: Mapping[str, str], kind: UpdateKind) -> Isolation:
+    key = f"write.{kind.value}.isolation-level"
+    return _read(properties, key, Isolation.parse, Isolation.SERIALIZABLE)
+
+
+def _read(
+    properties: Mapping[str, str], key: str, convert: Callable[[str], T], default: T
+) -> T:
+    text = properties.get(key)
+    if text is None:
+        return default
+    try:
+        return convert(text)
+    except (ValueError, StatementError) as wrong:
+        raise StatementError(f"Table property {key!r} has the value {text!r}: {wrong}") from wrong
+
+
+def _codec(text: str) -> str:
+    codecs = ("zstd", "gzip", "snappy", "brotli", "lz4", "uncompressed")
+    if text.lower() not in codecs:
+        raise ValueError(f"use one of {', '.join(codecs)}")
+    return "none" if text.lower() == "uncompressed" else text.lower()
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("use 'true' or 'false'")
+    return text.lower() == "true"

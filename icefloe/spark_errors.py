@@ -1,0 +1,135 @@
+"""Spark's errors told as ours: by what the caller can do, without Java's stack traces."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+from icefloe.errors import (
+    ColumnNotFoundError,
+    IcefloeError,
+    NullabilityError,
+    ParseError,
+    SetupError,
+    StatementError,
+    StorageError,
+    TypeMismatchError,
+    UnsupportedTableError,
+)
+
+_NULL = re.compile(r"<icefloe-null>(.*?)</icefloe-null>")
+_OVERFLOW = re.compile(r"<icefloe-overflow>(.*?)\|(.*?)\|(.*?)</icefloe-overflow>")
+_NO_PYARROW = re.compile(r"No module named '?(pyarrow|numpy)|PyArrow >= |PACKAGE_NOT_INSTALLED")
+_MISSING = re.compile(
+    r"(?:File|Path|path|file) (?:does not exist:? |not found:? )?((?:file|s3a?|hdfs|gs|abfss?):\S+)"
+)
+_FIRST_LINE = re.compile(r"^(.*?)(?:\n\n|\nJVM stacktrace|\n\tat |\n== SQL)", re.DOTALL)
+
+
+@contextmanager
+def translated(available: Iterable[str] = ()) -> Iterator[None]:
+    """Run Spark calls; what they raise leaves here as an IcefloeError."""
+    logger = logging.getLogger("SQLQueryContextLogger")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)  # PySpark prints every error as JSON besides raising it
+    try:
+        yield
+    except IcefloeError:
+        raise
+    except PySparkException as error:
+        raise _as_ours(error, tuple(available)) from error
+    finally:
+        logger.setLevel(before)
+
+
+def _as_ours(error: PySparkException, available: tuple[str, ...]) -> IcefloeError:
+    text = str(error)
+    condition = error.getCondition() or ""
+    for judge in (_marked, _environment, _by_condition, _storage):
+        found = judge(error, text, condition, available)
+        if found is not None:
+            return found
+    if isinstance(error, AnalysisException):
+        return StatementError(_short(text))
+    return StatementError(f"Spark could not run the statement: {_short(text)}")
+
+
+def _marked(
+    _error: PySparkException, text: str, _condition: str, _available: tuple[str, ...]
+) -> IcefloeError | None:
+    """Errors that our own expressions and tasks raise, with the facts between markers."""
+    if null := _NULL.search(text):
+        return NullabilityError(null[1])
+    if overflow := _OVERFLOW.search(text):
+        column, expected, actual = overflow.groups()
+        return TypeMismatchError(
+            column, expected, actual, "A value is out of range; nothing was changed."
+        )
+    return None
+
+
+def _environment(
+    _error: PySparkException, text: str, _condition: str, _available: tuple[str, ...]
+) -> IcefloeError | None:
+    if _NO_PYARROW.search(text):
+        return SetupError(
+            "Spark's Python workers lack PyArrow. Start the session with "
+            "spark.pyspark.python set to a Python that has it (for a local session: "
+            "sys.executable), or install pyarrow on the workers."
+        )
+    if "PYTHON_VERSION_MISMATCH" in text:
+        return SetupError(
+            "Spark's workers run another Python version than this program. Set "
+            "spark.pyspark.python to a Python of the same minor version."
+        )
+    return None
+
+
+def _by_condition(
+    error: PySparkException, text: str, condition: str, available: tuple[str, ...]
+) -> IcefloeError | None:
+    facts = error.getMessageParameters() or {}
+    if isinstance(error, ParseException):
+        return ParseError(_short(text, keep_sql=True))
+    if condition.startswith("UNRESOLVED_COLUMN"):
+        name = str(facts.get("objectName", "?")).replace("`", "")
+        return ColumnNotFoundError(name, available or _proposals(facts))
+    if condition.endswith("NOT_BOOLEAN") or condition.endswith("NOT_BOOLEAN_TYPE"):
+        shown = str(facts.get("filter", facts.get("joinCondition", "?"))).strip('"')
+        kind = str(facts.get("type", facts.get("conditionType", "?"))).strip('"')
+        return TypeMismatchError(shown, "BOOLEAN", kind, "A condition must be true or false.")
+    if condition in ("ARITHMETIC_OVERFLOW", "CAST_OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE"):
+        return StatementError(f"A value overflowed its type: {_short(text)}")
+    return None
+
+
+def _storage(
+    _error: PySparkException, text: str, condition: str, _available: tuple[str, ...]
+) -> IcefloeError | None:
+    if condition == "PATH_NOT_FOUND" or "FileNotFoundException" in text or "FILE_NOT_EXIST" in text:
+        path = _MISSING.search(text)
+        named = path[1].rstrip(".") if path else _short(text)
+        return StorageError(f"A data file of the table is missing: {named}")
+    if "field id" in text.lower() and "Parquet" in text:
+        return UnsupportedTableError(
+            "A data file has no field ids and the table has no name mapping. Set the table "
+            "property schema.name-mapping.default so that its columns can be found by name."
+        )
+    if "FAILED_READ_FILE" in condition or "CANNOT_READ_FILE" in condition:
+        return StorageError(_short(text))
+    return None
+
+
+def _proposals(facts: dict[str, str]) -> list[str]:
+    return [part.strip(" `") for part in str(facts.get("proposal", "")).split(",") if part]
+
+
+def _short(text: str, *, keep_sql: bool = False) -> str:
+    """The message without stack traces."""
+    found = _FIRST_LINE.match(text) if not keep_sql else None
+    cut = found[1] if found else text.split("\nJVM stacktrace")[0].split("\n\tat ")[0]
+    return cut.strip()

@@ -1,0 +1,222 @@
+"""One table: its rows, its facts, and the statements that change it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pyarrow as pa
+from pyiceberg.table import Table as IcebergTable
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from icefloe.builders import Delete, Update
+from icefloe.engine import Context, run
+from icefloe.evolution import (
+    add_column,
+    drop_column,
+    evolve_partitions,
+    rename_column,
+    rollback,
+    set_properties,
+)
+from icefloe.inspection import metadata_table
+from icefloe.metadata.state import MAIN, TableState, state_of
+from icefloe.reading import read_rows
+from icefloe.results import DmlResult
+from icefloe.rows import fit_rows
+from icefloe.schemas.spark_types import spark_schema
+from icefloe.settings import UpdateKind
+from icefloe.statements import Condition, RowStatement, WriteKind, WriteStatement
+
+if TYPE_CHECKING:
+    from icefloe.lake import Lake
+
+
+class Table:
+    """A table of a lake; made by `lake.table(name)` or `lake.create_table(…)`.
+
+    >>> orders.append([{"id": 1, "status": "new"}])              # doctest: +SKIP
+    >>> orders.update().set("status", "'paid'").where("id = 1").execute()  # doctest: +SKIP
+    """
+
+    def __init__(self, lake: Lake, name: str) -> None:
+        self._lake = lake
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"Table({self._name!r})"
+
+    # Facts
+
+    @property
+    def name(self) -> str:
+        """The table's full name."""
+        return self._name
+
+    @property
+    def iceberg(self) -> IcebergTable:
+        """The PyIceberg table, as it is now."""
+        return self._lake.load(self._name)
+
+    @property
+    def location(self) -> str:
+        """Where the table's files are."""
+        return self.iceberg.location()
+
+    @property
+    def schema(self) -> StructType:
+        """The columns, as Spark has them."""
+        return spark_schema(self.iceberg.schema())
+
+    @property
+    def format_version(self) -> int:
+        """Iceberg's format version."""
+        return self.iceberg.metadata.format_version
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        return dict(self.iceberg.properties)
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The current snapshot; None while the table has none."""
+        return self.iceberg.metadata.current_snapshot_id
+
+    # Rows out
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: Condition | None = None,
+        *,
+        limit: int | None = None,
+        snapshot_id: int | None = None,
+        as_of: datetime | None = None,
+    ) -> DataFrame:
+        """Live rows: now, at a snapshot, or as of a moment; `_file` and `_pos` may be named."""
+        return read_rows(
+            self._context(),
+            self._state(),
+            columns,
+            where,
+            limit=limit,
+            snapshot_id=snapshot_id,
+            as_of=as_of,
+        )
+
+    def count(self) -> int:
+        """How many live rows there are."""
+        return self.scan().count()
+
+    def to_arrow(self) -> pa.Table:
+        """All live rows as an Arrow table."""
+        return self.scan().toArrow()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All live rows as a pandas frame."""
+        return self.scan().toPandas()
+
+    # Rows in
+
+    def append(self, rows: object) -> DmlResult:
+        """Add rows as new data files."""
+        return self._write(WriteKind.APPEND, rows)
+
+    def insert(self, rows: object) -> DmlResult:
+        """Add a few rows: to the inline tier where the table has one, else as `append`."""
+        return self._write(WriteKind.APPEND, rows)
+
+    def overwrite(self, rows: object) -> DmlResult:
+        """Replace all rows."""
+        return self._write(WriteKind.OVERWRITE, rows)
+
+    def overwrite_partitions(self, rows: object) -> DmlResult:
+        """Replace exactly the partitions that `rows` has rows in."""
+        return self._write(WriteKind.OVERWRITE_PARTITIONS, rows)
+
+    def truncate(self) -> DmlResult:
+        """Remove all rows, by metadata alone."""
+        return run(WriteStatement(WriteKind.TRUNCATE), self._context())
+
+    def update(self) -> Update:
+        """Begin an UPDATE."""
+        return Update(self._context(), RowStatement(UpdateKind.UPDATE))
+
+    def delete(self) -> Delete:
+        """Begin a DELETE."""
+        return Delete(self._context(), RowStatement(UpdateKind.DELETE))
+
+    # Metadata tables
+
+    def history(self) -> DataFrame:
+        """When which snapshot became current."""
+        return self._metadata_table("history")
+
+    def snapshots(self) -> DataFrame:
+        """Every snapshot with its operation and summary."""
+        return self._metadata_table("snapshots")
+
+    def files(self) -> DataFrame:
+        """Live files: data (`content` 0), position deletes (1), equality deletes (2)."""
+        return self._metadata_table("files")
+
+    def partitions(self) -> DataFrame:
+        """Partitions with their row and file counts."""
+        return self._metadata_table("partitions")
+
+    def manifests(self) -> DataFrame:
+        """The manifests of the current snapshot."""
+        return self._metadata_table("manifests")
+
+    # Evolution
+
+    def set_properties(
+        self, properties: Mapping[str, object] | None = None, **named: object
+    ) -> Table:
+        """Set properties, several at once."""
+        set_properties(self.iceberg, {**(properties or {}), **named})
+        return self
+
+    def add_column(self, name: str, type: str, *, default: Any = None) -> Table:  # noqa: A002
+        """Add an optional column; rows written before read NULL in it."""
+        add_column(self.iceberg, self._lake.spark, name, type, default)
+        return self
+
+    def drop_column(self, name: str) -> Table:
+        """Drop a column; snapshots from before keep it."""
+        drop_column(self.iceberg, name)
+        return self
+
+    def rename_column(self, old: str, new: str) -> Table:
+        """Rename a column; no file is touched."""
+        rename_column(self.iceberg, old, new)
+        return self
+
+    def evolve_partitions(self, partition_by: Sequence[str] | str) -> Table:
+        """Partition new rows another way; files already there stay as they are."""
+        evolve_partitions(self.iceberg, partition_by)
+        return self
+
+    def rollback(self, snapshot_id: int | None = None, *, as_of: datetime | None = None) -> Table:
+        """Make an earlier snapshot current again; history is kept."""
+        rollback(self._lake.catalog, self._state(), snapshot_id, as_of)
+        return self
+
+    # Inside
+
+    def _write(self, kind: WriteKind, rows: object) -> DmlResult:
+        fitted = fit_rows(rows, self._state(), self._lake.spark)
+        return run(WriteStatement(kind, fitted), self._context())
+
+    def _metadata_table(self, name: str) -> DataFrame:
+        return metadata_table(name, self.iceberg, self._lake.spark)
+
+    def _state(self, branch: str = MAIN) -> TableState:
+        return state_of(self.iceberg, self._name, branch)
+
+    def _context(self) -> Context:
+        return self._lake.context(self._state)

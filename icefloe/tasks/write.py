@@ -1,0 +1,290 @@
+"""Write rows as Parquet data files inside a Spark task.
+
+Rows arrive sorted by partition, so one file is open at a time. Files are written under their final
+names: Iceberg publishes them by a commit, so nothing is renamed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from urllib.parse import quote_plus
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from icefloe.tasks.metrics import NanCounter, column_metrics, split_offsets
+from icefloe.tasks.positions import PositionCollector
+from icefloe.tasks.results import NullInRequired, as_batch
+
+_EPOCH = date(1970, 1, 1)
+
+
+@dataclass(frozen=True)
+class PartitionField:
+    """A partition field as the writer needs it: its name and how its values are shown in paths."""
+
+    column: str
+    name: str
+    transform: str
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """Where data files go and how they are encoded."""
+
+    schema: pa.Schema
+    filesystem: pafs.FileSystem
+    folder: str  # as the file system spells it
+    location: str  # the same folder as Iceberg spells it
+    statement_id: str
+    target_file_bytes: int
+    row_group_bytes: int
+    row_group_rows: int
+    parquet: dict[str, object]
+    partition_fields: tuple[PartitionField, ...] = ()
+
+
+@dataclass
+class DataFileWriter:
+    """Writes the rows of one partition, rolling to a new file at the target size."""
+
+    layout: FileLayout
+    partition: tuple[object, ...] = ()
+    results: list[dict[str, object]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._pending: list[pa.Table] = []
+        self._pending_bytes = 0
+        self._pending_rows = 0
+        self._writer: pq.ParquetWriter | None = None
+        self._path = ""
+
+    def write(self, table: pa.Table) -> None:
+        """Take rows of the layout's schema."""
+        self._refuse_nulls(table)
+        for piece in self._pieces(table):
+            self._pending.append(piece)
+            self._pending_bytes += piece.nbytes
+            self._pending_rows += piece.num_rows
+            if self._group_is_full():
+                self._flush()
+
+    def close(self) -> None:
+        """Finish the open file."""
+        if self._pending_rows:
+            self._flush()
+        self._roll()
+
+    def abandon(self) -> None:
+        """Remove what this task wrote: it failed, so nothing will refer to it."""
+        if self._writer is not None:
+            self._sink.close()
+            self.results.append({"path": self._path})
+        for result in self.results:
+            path = f"{self.layout.folder}{str(result['path'])[len(self.layout.location):]}"
+            try:
+                self.layout.filesystem.delete_file(path)
+            except OSError:
+                continue
+
+    def _group_is_full(self) -> bool:
+        limit = min(self.layout.row_group_bytes, self.layout.target_file_bytes)
+        return self._pending_bytes >= limit or self._pending_rows >= self.layout.row_group_rows
+
+    def _pieces(self, table: pa.Table) -> Iterator[pa.Table]:
+        """The rows in slices no larger than a row group."""
+        limit = min(self.layout.row_group_bytes, self.layout.target_file_bytes)
+        row_bytes = max(1, table.nbytes // max(1, table.num_rows))
+        rows = max(1, min(self.layout.row_group_rows, limit // row_bytes))
+        for start in range(0, table.num_rows, rows):
+            yield table.slice(start, rows)
+
+    def _flush(self) -> None:
+        group = pa.concat_tables(self._pending)
+        self._pending, self._pending_bytes, self._pending_rows = [], 0, 0
+        if self._writer is None:
+            self._open()
+        self._nans.add(group)
+        assert self._writer is not None  # noqa: S101 - just opened
+        self._writer.write_table(group, row_group_size=group.num_rows)
+        if self._sink.tell() >= self.layout.target_file_bytes:
+            self._roll()
+
+    def _open(self) -> None:
+        folder = partition_path(self.layout.partition_fields, self.partition)
+        name = f"{folder}{self.layout.statement_id}-{uuid.uuid4().hex[:12]}.parquet"
+        self._path = f"{self.layout.location}/{name}"
+        path = f"{self.layout.folder}/{name}"
+        if not isinstance(self.layout.filesystem, pafs.S3FileSystem):
+            self.layout.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+        self._sink = self.layout.filesystem.open_output_stream(path)
+        self._footer: list[pq.FileMetaData] = []
+        self._nans = NanCounter()
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            self.layout.schema,
+            metadata_collector=self._footer,
+            **self.layout.parquet,
+        )
+
+    def _roll(self) -> None:
+        if self._writer is None:
+            return
+        self._writer.close()
+        self._sink.flush()
+        size = self._sink.tell()
+        self._sink.close()
+        self._writer = None
+        footer = self._footer[0]
+        self.results.append(
+            {
+                "path": self._path,
+                "partition": self.partition,
+                "rows": footer.num_rows,
+                "size": size,
+                "columns": {
+                    path: vars(metrics) for path, metrics in column_metrics(footer).items()
+                },
+                "nans": self._nans.counts,
+                "split_offsets": split_offsets(footer),
+            }
+        )
+
+    def _refuse_nulls(self, table: pa.Table) -> None:
+        for column, wanted in zip(table.columns, self.layout.schema, strict=True):
+            for chunk in column.chunks:
+                _refuse_nulls(wanted.name, wanted, chunk)
+
+
+def _refuse_nulls(path: str, wanted: pa.Field, array: pa.Array) -> None:
+    if not wanted.nullable and array.null_count:
+        raise NullInRequired(path)
+    if pa.types.is_struct(wanted.type) and any(not f.nullable for f in wanted.type):
+        present = array.drop_null() if array.null_count else array
+        for index, child in enumerate(wanted.type):
+            _refuse_nulls(f"{path}.{child.name}", child, present.field(index))
+
+
+def write_rows(
+    layout: FileLayout,
+    columns: Sequence[str],
+    file_column: str | None = None,
+    pos_column: str | None = None,
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A `mapInArrow` task: write `columns` of each row, tell the files.
+
+    With `file_column` and `pos_column` the rows replace others: their positions are told too.
+    """
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        seen = PositionCollector()
+        done: list[DataFileWriter] = []
+        try:
+            for partition, rows in _runs(batches, layout):
+                if not done or done[-1].partition != partition:
+                    if done:
+                        done[-1].close()
+                    done.append(DataFileWriter(layout, partition))
+                done[-1].write(_fit(rows.select(columns), layout.schema))
+                if file_column and pos_column:
+                    for batch in rows.select([file_column, pos_column]).to_batches():
+                        seen.add(batch.column(0), batch.column(1))
+            if done:
+                done[-1].close()
+        except BaseException:
+            for writer in done:
+                writer.abandon()
+            raise
+        yield as_batch(
+            [
+                *({"file": result} for writer in done for result in writer.results),
+                *({"positions": item} for item in seen.packed().items()),
+            ]
+        )
+
+    return task
+
+
+def collect_positions(
+    file_column: str, pos_column: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A `mapInArrow` task: tell the positions of the rows it sees."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        seen = PositionCollector()
+        for batch in batches:
+            seen.add(batch.column(file_column), batch.column(pos_column))
+        yield as_batch({"positions": item} for item in seen.packed().items())
+
+    return task
+
+
+def partition_path(fields: Sequence[PartitionField], values: Sequence[object]) -> str:
+    """`name=value/` for every partition field, as Hive and Iceberg write it."""
+    return "".join(
+        f"{quote_plus(f.name)}={quote_plus(_shown(f.transform, value), safe='')}/"
+        for f, value in zip(fields, values, strict=True)
+    )
+
+
+def _shown(transform: str, value: object) -> str:
+    """A partition value as people read it: dates rather than days since 1970."""
+    if value is None:
+        return "null"
+    if transform == "year":
+        return f"{1970 + int(str(value)):04d}"
+    if transform == "month":
+        months = int(str(value))
+        return f"{1970 + months // 12:04d}-{months % 12 + 1:02d}"
+    if transform == "hour":
+        hours = int(str(value))
+        return f"{(_EPOCH + timedelta(days=hours // 24)).isoformat()}-{hours % 24:02d}"
+    if transform == "day":
+        return (_EPOCH + timedelta(days=int(str(value)))).isoformat()
+    if transform == "timestamp":
+        return (datetime(1970, 1, 1) + timedelta(microseconds=int(str(value)))).isoformat()  # noqa: DTZ001
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)
+
+
+def _runs(
+    batches: Iterator[pa.RecordBatch], layout: FileLayout
+) -> Iterator[tuple[tuple[object, ...], pa.Table]]:
+    """Batches cut where the partition changes."""
+    names = [f.column for f in layout.partition_fields]
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        table = pa.Table.from_batches([batch])
+        starts = _run_starts(batch, names)
+        for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
+            values = tuple(batch.column(name)[start].as_py() for name in names)
+            yield values, table.slice(start, end - start)
+
+
+def _run_starts(batch: pa.RecordBatch, names: Sequence[str]) -> list[int]:
+    changes = np.zeros(batch.num_rows, dtype=bool)
+    changes[0] = True
+    for name in names:
+        codes = batch.column(name).dictionary_encode().indices.fill_null(-1)
+        numbers = codes.to_numpy(zero_copy_only=False)
+        changes[1:] |= numbers[1:] != numbers[:-1]
+    return [int(start) for start in np.flatnonzero(changes)]
+
+
+def _fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows in the file's exact Arrow types; NULLs are judged later, by name."""
+    columns = [
+        column if column.type == wanted.type else pc.cast(column, wanted.type)
+        for column, wanted in zip(table.columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
