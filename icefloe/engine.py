@@ -177,9 +177,7 @@ def _written_changes(kind: WriteKind, state: TableState, written: WrittenRows) -
                 (file.spec_id, tuple(file.partition[i] for i in range(len(file.partition))))
                 for file in written.files
             }
-            return FileChanges(
-                added_data=written.files, removal=RemovePartitions(frozenset(keys))
-            )
+            return FileChanges(added_data=written.files, removal=RemovePartitions(frozenset(keys)))
 
 
 def _refuse_other_specs(state: TableState) -> None:

@@ -71,9 +71,7 @@ def drop_column(table: IcebergTable, name: str) -> None:
     found = _column(table, name)
     field_id = table.schema().find_field(found).field_id
     if any(field.source_id == field_id for field in table.spec().fields):
-        raise StatementError(
-            f"The table is partitioned by {name!r}. Evolve the partitions first."
-        )
+        raise StatementError(f"The table is partitioned by {name!r}. Evolve the partitions first.")
     with _as_ours(table), table.update_schema() as update:
         update.delete_column(found)
 

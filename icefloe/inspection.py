@@ -7,6 +7,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.errors import StatementError
+from icefloe.frames import frame_of
 
 _NAMES = ("history", "snapshots", "files", "partitions", "manifests")
 
@@ -16,7 +17,7 @@ def metadata_table(name: str, table: IcebergTable, spark: SparkSession) -> DataF
     if name not in _NAMES:
         raise StatementError(f"Unknown metadata table {name!r}. They are: {', '.join(_NAMES)}.")
     found: pa.Table = getattr(table.inspect, name)()
-    return spark.createDataFrame(_readable(found))
+    return frame_of(spark, _readable(found))
 
 
 def _readable(table: pa.Table) -> pa.Table:

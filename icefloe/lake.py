@@ -151,8 +151,7 @@ class Lake:
         except TableAlreadyExistsError as there:
             if not if_not_exists:
                 raise TableExistsError(
-                    f"Table {full} exists already. Use lake.table({full!r}), or "
-                    "if_not_exists=True."
+                    f"Table {full} exists already. Use lake.table({full!r}), or if_not_exists=True."
                 ) from there
         return Table(self, full)
 

@@ -13,6 +13,7 @@ from icefloe import columns as names
 from icefloe.engine import Context
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.execute.scan import Scan
+from icefloe.frames import frame_of
 from icefloe.metadata.state import TableState, at_snapshot, snapshot_as_of
 from icefloe.metadata.storage import spark_uri
 from icefloe.plan.bind import lower_condition, quoted
@@ -50,9 +51,7 @@ def read_rows(
         return rows if limit is None else rows.limit(limit)
 
 
-def _travelled(
-    state: TableState, snapshot_id: int | None, as_of: datetime | None
-) -> TableState:
+def _travelled(state: TableState, snapshot_id: int | None, as_of: datetime | None) -> TableState:
     if snapshot_id is not None and as_of is not None:
         raise StatementError("Give snapshot_id or as_of, not both.")
     if as_of is not None:
@@ -68,7 +67,7 @@ def _with_locations(rows: DataFrame, files: Sequence[Candidate]) -> DataFrame:
             _LOCATION: pa.array([c.path for c in files], pa.string()),
         }
     )
-    locations = rows.sparkSession.createDataFrame(table)
+    locations = frame_of(rows.sparkSession, table)
     return rows.join(F.broadcast(locations), names.FILE, "left")
 
 

@@ -18,6 +18,7 @@ from icefloe.errors import (
     StatementError,
     TypeMismatchError,
 )
+from icefloe.frames import frame_of
 from icefloe.metadata.state import TableState
 from icefloe.plan.bind import quoted, store
 from icefloe.schemas.spark_types import spark_schema
@@ -52,7 +53,7 @@ def as_frame(rows: object, state: TableState, spark: SparkSession) -> DataFrame:
         rows = _from_dicts(rows, state)
     if isinstance(rows, pa.Table):
         with translated():
-            frame = spark.createDataFrame(rows)
+            frame = frame_of(spark, rows)
         small = rows.nbytes < state.settings.target_file_bytes
         return frame.coalesce(1) if small else frame
     if hasattr(rows, "mapInArrow") and hasattr(rows, "schema"):

@@ -185,9 +185,7 @@ def _isolation(properties: Mapping[str, str], kind: UpdateKind) -> Isolation:
     return _read(properties, key, Isolation.parse, Isolation.SERIALIZABLE)
 
 
-def _read(
-    properties: Mapping[str, str], key: str, convert: Callable[[str], T], default: T
-) -> T:
+def _read(properties: Mapping[str, str], key: str, convert: Callable[[str], T], default: T) -> T:
     text = properties.get(key)
     if text is None:
         return default

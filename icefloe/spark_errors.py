@@ -131,5 +131,9 @@ def _proposals(facts: dict[str, str]) -> list[str]:
 def _short(text: str, *, keep_sql: bool = False) -> str:
     """The message without stack traces."""
     found = _FIRST_LINE.match(text) if not keep_sql else None
-    cut = found[1] if found else text.split("\nJVM stacktrace")[0].split("\n\tat ")[0]
+    cut = (
+        found[1]
+        if found
+        else text.split("\nJVM stacktrace", maxsplit=1)[0].split("\n\tat ", maxsplit=1)[0]
+    )
     return cut.strip()

@@ -181,7 +181,7 @@ class Table:
         set_properties(self.iceberg, {**(properties or {}), **named})
         return self
 
-    def add_column(self, name: str, type: str, *, default: Any = None) -> Table:  # noqa: A002
+    def add_column(self, name: str, type: str, *, default: Any = None) -> Table:
         """Add an optional column; rows written before read NULL in it."""
         add_column(self.iceberg, self._lake.spark, name, type, default)
         return self

@@ -92,9 +92,7 @@ def already_done(state: TableState, key: str | None) -> DmlResult | None:
     for snapshot in ancestors(state.metadata, state.snapshot):
         summary = snapshot.summary
         if summary is not None and summary.get(IDEMPOTENCY_KEY) == key:
-            return DmlResult.from_summary(
-                {**summary.additional_properties}, snapshot.snapshot_id
-            )
+            return DmlResult.from_summary({**summary.additional_properties}, snapshot.snapshot_id)
     return None
 
 
@@ -112,9 +110,7 @@ def _attempt(commit: Commit, snapshot_id: int, number: int) -> DmlResult:
         if commit.changes.is_empty or not (commit.changes.added_paths or gone.data or gone.deletes):
             remove_files(head.io, draft.written)
             return replace(result, snapshot_id=None)
-        summary = draft.summary_of(
-            commit.changes, gone, {**commit.summary, **result.as_summary()}
-        )
+        summary = draft.summary_of(commit.changes, gone, {**commit.summary, **result.as_summary()})
         snapshot = draft.finish(manifests, operation_of(commit.changes, gone), summary)
         _swap(commit.catalog, table, head, snapshot)
     except CommitStateUnknownError:

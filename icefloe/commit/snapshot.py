@@ -190,7 +190,9 @@ class SnapshotDraft:
                 continue
             after.extend(m for m in group if m.added_snapshot_id == self.snapshot_id)
             for packed in _packed(old, settings.manifest_target_bytes):
-                after.append(packed[0] if len(packed) == 1 else self._merge(content, spec_id, packed))
+                after.append(
+                    packed[0] if len(packed) == 1 else self._merge(content, spec_id, packed)
+                )
         return after
 
     def _merge(

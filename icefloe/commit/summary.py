@@ -42,9 +42,7 @@ def summarise(
     counted = metrics.to_dict()
     before = _totals_before(head)
     for total, adds, takes in _TOTALS:
-        counted[total] = str(
-            before[total] + int(counted.get(adds, 0)) - int(counted.get(takes, 0))
-        )
+        counted[total] = str(before[total] + int(counted.get(adds, 0)) - int(counted.get(takes, 0)))
     counted["changed-partition-count"] = str(len(partitions))
     counted["engine-name"] = "icefloe"
     counted["engine-version"] = __version__

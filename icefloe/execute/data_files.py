@@ -104,7 +104,9 @@ def _collect(
 ) -> None:
     if isinstance(kind, StructType):
         for field in kind.fields:
-            _collect(f"{path}.{field.name}", field.field_id, field.field_type, found, repeated=repeated)
+            _collect(
+                f"{path}.{field.name}", field.field_id, field.field_type, found, repeated=repeated
+            )
     elif isinstance(kind, ListType):
         _collect(f"{path}.list.element", kind.element_id, kind.element_type, found, repeated=True)
     elif isinstance(kind, MapType):
@@ -116,7 +118,9 @@ def _collect(
 
 def _mode(metadata: TableMetadata, path: str, leaf: Leaf) -> MetricsMode:
     """The metrics mode of a column: its own property, or the table's default."""
-    default = metadata.properties.get("write.metadata.metrics.default", f"truncate({_TRUNCATED_TO})")
+    default = metadata.properties.get(
+        "write.metadata.metrics.default", f"truncate({_TRUNCATED_TO})"
+    )
     name = metadata.schema().find_column_name(leaf.field_id) or path
     text = metadata.properties.get(f"write.metadata.metrics.column.{name}", default).strip().lower()
     if text == "none":
@@ -151,7 +155,9 @@ def _encode(kind: PrimitiveType, value: Any, side: str, length: int | None) -> b
     if isinstance(kind, StringType):
         text = value.decode() if isinstance(value, bytes) else value
         if length is not None and len(text) > length:
-            cut = text[:length] if side == "lower" else truncate_upper_bound_text_string(text, length)
+            cut = (
+                text[:length] if side == "lower" else truncate_upper_bound_text_string(text, length)
+            )
             text = cut
         return None if text is None else to_bytes(kind, text)
     if isinstance(kind, BinaryType):

@@ -75,9 +75,7 @@ def write_position_deletes(
     return files
 
 
-def _sorted_chunks(
-    positions: Mapping[str, BitMap64], rows: int
-) -> Iterator[tuple[str, Positions]]:
+def _sorted_chunks(positions: Mapping[str, BitMap64], rows: int) -> Iterator[tuple[str, Positions]]:
     for path in sorted(positions, key=str.encode):
         numbers = as_array(positions[path])
         for start in range(0, len(numbers), rows):

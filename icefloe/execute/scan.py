@@ -25,6 +25,7 @@ from icefloe.bitmaps import as_words, unite
 from icefloe.errors import UnsupportedTableError
 from icefloe.execute.name_mapping import PhysicalLayout, physical_layouts
 from icefloe.execute.position_deletes import Deleted, read_position_deletes
+from icefloe.frames import frame_of
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.state import TableState
 from icefloe.metadata.storage import spark_location, spark_uri
@@ -44,9 +45,7 @@ class Scan:
     delete_contents: Mapping[str, Deleted] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, spark: SparkSession, state: TableState, candidates: Sequence[Candidate]
-    ) -> Scan:
+    def of(cls, spark: SparkSession, state: TableState, candidates: Sequence[Candidate]) -> Scan:
         """Read the position deletes of the files, so that rows can be told apart."""
         contents = read_position_deletes(
             state.io, (delete for c in candidates for delete in c.position_deletes)
@@ -150,9 +149,7 @@ class Scan:
             F.col("_metadata.row_index").alias(columns.POS),
         )
 
-    def _facts(
-        self, files: list[Candidate], only: Mapping[str, BitMap64] | None
-    ) -> DataFrame:
+    def _facts(self, files: list[Candidate], only: Mapping[str, BitMap64] | None) -> DataFrame:
         """One row per file: what is needed to judge its rows."""
         numbers: dict[object, int] = {}
         words = pa.list_(pa.int64())
@@ -167,7 +164,7 @@ class Scan:
         if only is not None:
             selected = [as_words(only.get(c.path, BitMap64())) for c in files]
             table[columns.SELECTED] = pa.array(selected, words)
-        facts = self.spark.createDataFrame(pa.table(table))
+        facts = frame_of(self.spark, pa.table(table))
         return self._with_partition_values(facts, files)
 
     def _deleted(self, candidate: Candidate) -> BitMap64:
@@ -178,7 +175,10 @@ class Scan:
         for source_id, by_spec in _identity_fields(self.state, files).items():
             kind = spark_type(self.state.schema.find_type(source_id))
             rows = [
-                (spark_uri(c.path), _python_value(c.live.file.partition[by_spec[c.live.spec_id]], kind))
+                (
+                    spark_uri(c.path),
+                    _python_value(c.live.file.partition[by_spec[c.live.spec_id]], kind),
+                )
                 for c in files
                 if c.live.spec_id in by_spec
             ]
@@ -234,9 +234,7 @@ class Scan:
         everywhere: bool,
     ) -> DataFrame:
         """Deleted values with the newest sequence number that deletes them, per partition."""
-        fields = [
-            NestedField(i, f"k{i}", _old_field(self.state, i).field_type) for i in ids
-        ]
+        fields = [NestedField(i, f"k{i}", _old_field(self.state, i).field_type) for i in ids]
         wanted = spark_schema(Schema(*fields), with_ids=True)
         parts = []
         for delete in deletes:

@@ -104,7 +104,11 @@ def file_layout(state: TableState, statement_id: str) -> FileLayout:
         "store_decimal_as_integer": True,
         "coerce_timestamps": "us",
     }
-    if settings.compression_level is not None and settings.compression in ("zstd", "gzip", "brotli"):
+    if settings.compression_level is not None and settings.compression in (
+        "zstd",
+        "gzip",
+        "brotli",
+    ):
         options["compression_level"] = settings.compression_level
     return FileLayout(
         schema=schema_to_pyarrow(state.schema),

@@ -291,4 +291,3 @@ def _file_schema(version: int, partition_type: StructType, content: ManifestCont
         referenced = next(f for f in DATA_FILE_TYPE[3].fields if f.name == "referenced_data_file")
         data_file = StructType(*data_file.fields, referenced)
     return manifest_entry_schema_with_data_file(version, data_file)  # type: ignore[arg-type]
-

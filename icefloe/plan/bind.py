@@ -58,9 +58,7 @@ def bind_statement(
     )
 
 
-def lower_condition(
-    where: Condition | None, state: TableState, spark: SparkSession
-) -> Lowered:
+def lower_condition(where: Condition | None, state: TableState, spark: SparkSession) -> Lowered:
     """A condition for choosing files; one that is not text chooses all."""
     if isinstance(where, Column):
         return UNKNOWN

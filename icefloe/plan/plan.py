@@ -144,7 +144,9 @@ def _lines(plan: Plan) -> list[str]:
         f"  files  {len(plan.files)} candidates, {plan.files_skipped} skipped "
         f"({plan.manifests_read} manifests read, {plan.manifests_skipped} skipped)",
     ]
-    lines += [f"    {f.action.value}: {f.path} ({f.rows} rows): {f.reason}" for f in plan.files[:20]]
+    lines += [
+        f"    {f.action.value}: {f.path} ({f.rows} rows): {f.reason}" for f in plan.files[:20]
+    ]
     lines += [f"    skip: {f.path}: {f.reason}" for f in plan.skipped[:20]]
     left_out = max(0, len(plan.files) - 20) + max(0, len(plan.skipped) - 20)
     if left_out:

@@ -83,8 +83,9 @@ def _merge(metrics: ColumnMetrics, column: pq.ColumnChunkMetaData) -> None:
         and statistics.null_count == column.num_values
     )
     if statistics is not None and statistics.has_min_max:
-        lower, upper = _physical(statistics, statistics.min_raw), _physical(
-            statistics, statistics.max_raw
+        lower, upper = (
+            _physical(statistics, statistics.min_raw),
+            _physical(statistics, statistics.max_raw),
         )
         metrics.lower = lower if metrics.lower is None else min(metrics.lower, lower)  # type: ignore[type-var]
         metrics.upper = upper if metrics.upper is None else max(metrics.upper, upper)  # type: ignore[type-var]

@@ -146,9 +146,7 @@ def _changes_by_file(
         yield current, pa.Table.from_batches(held)
 
 
-def _split_by_file(
-    batch: pa.RecordBatch, file_column: str
-) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _split_by_file(batch: pa.RecordBatch, file_column: str) -> Iterator[tuple[str, pa.RecordBatch]]:
     if not batch.num_rows:
         return
     codes = batch.column(file_column).dictionary_encode().indices.to_numpy()
@@ -208,4 +206,3 @@ def _column(batch: pa.RecordBatch, name: str | None, wanted: pa.Field) -> pa.Arr
         return pa.nulls(batch.num_rows, wanted.type)
     column = batch.column(batch.schema.get_field_index(name))
     return column if column.type == wanted.type else pc.cast(column, wanted.type)
-

@@ -87,7 +87,7 @@ class DataFileWriter:
             self._sink.close()
             self.results.append({"path": self._path})
         for result in self.results:
-            path = f"{self.layout.folder}{str(result['path'])[len(self.layout.location):]}"
+            path = f"{self.layout.folder}{str(result['path'])[len(self.layout.location) :]}"
             try:
                 self.layout.filesystem.delete_file(path)
             except OSError:

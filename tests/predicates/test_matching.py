@@ -258,7 +258,7 @@ def file_of(rows: Sequence[Row], partition: Sequence[Any], wrote: Statistics) ->
     nulls, nans, lowers, uppers = {}, {}, {}, {}
     for field, cells in zip(SCHEMA.fields, zip(*rows, strict=True), strict=True):
         nulls[field.field_id] = sum(cell is None for cell in cells)
-        values = [cell for cell in cells if cell is not None and cell == cell]  # noqa: PLR0124
+        values = [cell for cell in cells if cell is not None and cell == cell]
         has_nan = len(values) + nulls[field.field_id] < len(cells)
         if field.name == "d":
             nans[field.field_id] = len(cells) - len(values) - nulls[field.field_id]
@@ -292,7 +292,7 @@ def manifest_of(partitions: Sequence[tuple[Any, ...]], spec: PartitionSpec) -> M
     types = [field.field_type for field in spec.partition_type(SCHEMA).fields]
     summaries = []
     for kind, values in zip(types, zip(*partitions, strict=True), strict=True):
-        known = [value for value in values if value is not None and value == value]  # noqa: PLR0124
+        known = [value for value in values if value is not None and value == value]
         unreadable = "gone" in known
         summaries.append(
             PartitionFieldSummary.from_args(

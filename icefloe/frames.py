@@ -1,0 +1,15 @@
+"""Arrow tables as Spark DataFrames."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+
+def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """A DataFrame of all rows of an Arrow table.
+
+    PySpark loses the rows that come after an empty chunk, so such chunks are left out.
+    """
+    batches = [batch for batch in table.to_batches() if batch.num_rows]
+    return spark.createDataFrame(pa.Table.from_batches(batches, schema=table.schema))
