@@ -24,7 +24,7 @@ class _Builder:
         return self._with(where=predicate)
 
     def with_options(self, **options: Any) -> Self:
-        """Set options of this statement: mode, isolation, retries, branch, summary, …"""
+        """Set options of this statement: mode, isolation, retries, branch and so on."""
         return self._with(options=self._statement.options.with_(**options))
 
     def explain(self) -> Plan:

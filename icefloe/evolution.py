@@ -12,7 +12,6 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
-from pyspark.sql import SparkSession
 
 from icefloe import columns
 from icefloe.errors import (
@@ -40,9 +39,7 @@ def set_properties(table: IcebergTable, properties: Mapping[str, object]) -> Non
             transaction.set_properties(stored)
 
 
-def add_column(
-    table: IcebergTable, spark: SparkSession, name: str, kind: str, default: Any
-) -> None:
+def add_column(table: IcebergTable, name: str, kind: str, default: Any) -> None:
     """Add an optional column of a Spark SQL type."""
     if default is not None:
         raise UnsupportedTableError(
@@ -53,7 +50,7 @@ def add_column(
     if last.startswith(columns.PREFIX):
         raise StatementError(f"Column names may not start with {columns.PREFIX!r}: {name!r}.")
     quoted = "`" + last.replace("`", "``") + "`"
-    field = to_iceberg_schema(f"{quoted} {kind}", spark).fields[0]
+    field = to_iceberg_schema(f"{quoted} {kind}").fields[0]
     if field.required:
         raise StatementError(
             f"A new column cannot be NOT NULL: rows already there have no value for {name!r}."

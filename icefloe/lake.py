@@ -134,7 +134,7 @@ class Lake:
                 f"Format version {format_version} is not supported; use 2 (or 1)."
             )
         full = _full_name(name)
-        iceberg_schema = to_iceberg_schema(schema, self._spark)
+        iceberg_schema = to_iceberg_schema(schema)
         spec = parse_partition_by(partition_by, iceberg_schema)
         order = parse_sort_by(sort_by, iceberg_schema)
         modes = dict.fromkeys(MODE_PROPERTIES, UpdateMode.MERGE_ON_READ.value)
@@ -218,8 +218,7 @@ def _catalog(
         return load_catalog(catalog, **given, **properties)
     if properties:
         given = {"warehouse": _uri(warehouse)} if warehouse is not None else {}
-        found = load_catalog(EMBEDDED_CATALOG, **given, **properties)
-        return found
+        return load_catalog(EMBEDDED_CATALOG, **given, **properties)
     if warehouse is None:
         raise StatementError(
             "connect() needs a warehouse folder, a catalog, or catalog properties such as uri=."

@@ -98,7 +98,7 @@ def _by_condition(
     if condition.startswith("UNRESOLVED_COLUMN"):
         name = str(facts.get("objectName", "?")).replace("`", "")
         return ColumnNotFoundError(name, available or _proposals(facts))
-    if condition.endswith("NOT_BOOLEAN") or condition.endswith("NOT_BOOLEAN_TYPE"):
+    if condition.endswith(("NOT_BOOLEAN", "NOT_BOOLEAN_TYPE")):
         shown = str(facts.get("filter", facts.get("joinCondition", "?"))).strip('"')
         kind = str(facts.get("type", facts.get("conditionType", "?"))).strip('"')
         return TypeMismatchError(shown, "BOOLEAN", kind, "A condition must be true or false.")

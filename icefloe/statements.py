@@ -30,7 +30,9 @@ class Options:
 
     def with_(self, **options: Any) -> Options:
         """The same options with some replaced; unknown names and bad values are refused."""
-        known = {name: _READERS[name](value) for name, value in options.items() if name in _READERS}
+        known: dict[str, Any] = {
+            name: _READERS[name](value) for name, value in options.items() if name in _READERS
+        }
         unknown = sorted(set(options) - set(known))
         if unknown:
             raise StatementError(

@@ -183,7 +183,7 @@ class Table:
 
     def add_column(self, name: str, type: str, *, default: Any = None) -> Table:
         """Add an optional column; rows written before read NULL in it."""
-        add_column(self.iceberg, self._lake.spark, name, type, default)
+        add_column(self.iceberg, name, type, default)
         return self
 
     def drop_column(self, name: str) -> Table:

@@ -108,11 +108,14 @@ def _revived(
     ]
     # An equality delete names rows by value: any that reaches a carried partition may hit.
     partitions = {file.partition_key for file in rewritten}
-    for delete in window.added_deletes:
-        if delete.is_equality_delete and (
+    by_value = [
+        delete.path
+        for delete in window.added_deletes
+        if delete.is_equality_delete
+        and (
             delete.spec_id in unpartitioned_specs
-            or changes.replaced_rows
+            or bool(changes.replaced_rows)
             or delete.partition_key in partitions
-        ):
-            found.append(delete.path)
-    return tuple(found)
+        )
+    ]
+    return (*found, *by_value)

@@ -131,7 +131,7 @@ class SnapshotDraft:
             if not wanted:
                 after.append(manifest)
                 continue
-            rewritten, found = self._rewrite(manifest, lambda f: f.path in wanted)
+            rewritten, found = self._rewrite(manifest, _is_one_of(frozenset(wanted)))
             after.append(rewritten)
             gone.extend(found)
             wanted -= {file.path for file in found}
@@ -189,10 +189,10 @@ class SnapshotDraft:
                 after.extend(group)
                 continue
             after.extend(m for m in group if m.added_snapshot_id == self.snapshot_id)
-            for packed in _packed(old, settings.manifest_target_bytes):
-                after.append(
-                    packed[0] if len(packed) == 1 else self._merge(content, spec_id, packed)
-                )
+            after.extend(
+                packed[0] if len(packed) == 1 else self._merge(content, spec_id, packed)
+                for packed in _packed(old, settings.manifest_target_bytes)
+            )
         return after
 
     def _merge(
@@ -224,6 +224,10 @@ def operation_of(changes: FileChanges, gone: Removed) -> Operation:
     if changes.added_data:
         return Operation.OVERWRITE if deletes else Operation.APPEND
     return Operation.DELETE
+
+
+def _is_one_of(paths: frozenset[str]) -> Callable[[LiveFile], bool]:
+    return lambda file: file.path in paths
 
 
 def _packed(manifests: list[ManifestFile], target_bytes: int) -> list[list[ManifestFile]]:

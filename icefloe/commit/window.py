@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestEntryStatus
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icefloe.errors import ConflictError
 from icefloe.metadata.files import LiveFile
@@ -37,17 +39,11 @@ def window_since(base: TableState, head: TableState) -> CommitWindow:
             reached_base = True
             break
         replaces = snapshot.summary is not None and snapshot.summary.operation == Operation.REPLACE
-        for manifest in list_manifests(head.io, snapshot):
-            if manifest.added_snapshot_id != snapshot.snapshot_id:
-                continue
-            for entry in read_entries(head.io, manifest):
-                if entry.snapshot_id != snapshot.snapshot_id:
-                    continue
-                live = as_live_file(entry, manifest)
-                if entry.status == ManifestEntryStatus.DELETED and live.is_data:
-                    removed.add(live.path)
-                elif entry.status == ManifestEntryStatus.ADDED and not replaces:
-                    added.append(live)
+        for status, file in _changes_of(snapshot, head.io):
+            if status == ManifestEntryStatus.DELETED and file.is_data:
+                removed.add(file.path)
+            elif status == ManifestEntryStatus.ADDED and not replaces:
+                added.append(file)
     if not reached_base:
         raise ConflictError(
             "the table was rolled back, or its history expired, since the statement read it",
@@ -60,3 +56,12 @@ def window_since(base: TableState, head: TableState) -> CommitWindow:
         tuple(live for live in added if not live.is_data),
         frozenset(removed),
     )
+
+
+def _changes_of(snapshot: Snapshot, io: FileIO) -> Iterator[tuple[ManifestEntryStatus, LiveFile]]:
+    """What one snapshot itself added and removed."""
+    for manifest in list_manifests(io, snapshot):
+        if manifest.added_snapshot_id == snapshot.snapshot_id:
+            for entry in read_entries(io, manifest):
+                if entry.snapshot_id == snapshot.snapshot_id:
+                    yield entry.status, as_live_file(entry, manifest)

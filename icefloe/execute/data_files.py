@@ -167,7 +167,7 @@ def _encode(kind: PrimitiveType, value: Any, side: str, length: int | None) -> b
                 if side == "lower"
                 else truncate_upper_bound_binary_string(value, length)
             )
-        return value
+        return None if value is None else bytes(value)
     if isinstance(kind, FixedType):
         return bytes(value)
     if isinstance(kind, DecimalType):

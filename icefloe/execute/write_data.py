@@ -131,8 +131,10 @@ def _shown_as(state: TableState, field: IcebergPartitionField) -> str:
     """How values of a partition field are written in paths."""
     if not isinstance(field.transform, IdentityTransform):
         return str(field.transform)
-    kinds = {DateType: "day", TimestampType: "timestamp", TimestamptzType: "timestamp"}
-    return kinds.get(type(state.schema.find_type(field.source_id)), "identity")
+    source = state.schema.find_type(field.source_id)
+    if isinstance(source, DateType):
+        return "day"
+    return "timestamp" if isinstance(source, TimestampType | TimestamptzType) else "identity"
 
 
 def _laid_out(

@@ -259,7 +259,7 @@ def _with_status(
 def _inherit(entry: ManifestEntry, manifest: ManifestFile) -> ManifestEntry:
     """Fill in what an entry leaves to its manifest: snapshot, sequence numbers, spec."""
     inherits = manifest.sequence_number == 0 or entry.status == ManifestEntryStatus.ADDED
-    if entry.snapshot_id is None:
+    if entry.snapshot_id is None and manifest.added_snapshot_id is not None:
         entry.snapshot_id = manifest.added_snapshot_id
     if entry.sequence_number is None and inherits:
         entry.sequence_number = manifest.sequence_number

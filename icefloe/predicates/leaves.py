@@ -178,10 +178,11 @@ def is_in(column: Column, literals: Sequence[SqlLiteral], *, negated: bool) -> L
     if negated:
         unlisted = And(
             NotNull(term=Reference(column.name)),
-            NotIn(term=Reference(column.name), values=set(values)),
+            NotIn(term=Reference(column.name), values=set(values)),  # type: ignore[call-arg]
         )
         return _leaf(column, unlisted, true_for_nan=True)
-    return _leaf(column, In(term=Reference(column.name), values=set(values)), true_for_nan=False)
+    among = In(term=Reference(column.name), values=set(values))  # type: ignore[call-arg]
+    return _leaf(column, among, true_for_nan=False)
 
 
 def _compares_as_string(column: Column, literals: Sequence[SqlLiteral]) -> bool:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyiceberg import types as ice
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyspark.errors import ParseException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructType
 
 from icefloe import columns
@@ -19,7 +19,7 @@ from icefloe.schemas.from_spark import from_spark
 from icefloe.schemas.spark_types import spark_schema
 
 
-def to_iceberg_schema(schema: object, spark: SparkSession) -> Schema:
+def to_iceberg_schema(schema: object) -> Schema:
     """The Iceberg schema that `schema` describes, checked, with fresh field ids.
 
     `schema` is a DDL string, a Spark StructType or DataFrame, a PyIceberg Schema, or an Arrow

@@ -6,6 +6,7 @@ Bounds are left in Parquet's physical form: the driver knows the Iceberg types a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,8 +20,8 @@ class ColumnMetrics:
     size: int = 0
     values: int = 0
     nulls: int | None = 0
-    lower: object = None
-    upper: object = None
+    lower: Any = None
+    upper: Any = None
     has_bounds: bool = True
 
 
@@ -83,17 +84,15 @@ def _merge(metrics: ColumnMetrics, column: pq.ColumnChunkMetaData) -> None:
         and statistics.null_count == column.num_values
     )
     if statistics is not None and statistics.has_min_max:
-        lower, upper = (
-            _physical(statistics, statistics.min_raw),
-            _physical(statistics, statistics.max_raw),
-        )
-        metrics.lower = lower if metrics.lower is None else min(metrics.lower, lower)  # type: ignore[type-var]
-        metrics.upper = upper if metrics.upper is None else max(metrics.upper, upper)  # type: ignore[type-var]
+        lower = _physical(statistics, statistics.min_raw)
+        upper = _physical(statistics, statistics.max_raw)
+        metrics.lower = lower if metrics.lower is None else min(metrics.lower, lower)
+        metrics.upper = upper if metrics.upper is None else max(metrics.upper, upper)
     elif not all_null:
         metrics.has_bounds = False
 
 
-def _physical(statistics: pq.Statistics, value: object) -> object:
+def _physical(statistics: pq.Statistics, value: Any) -> Any:
     """A bound that Python orders as Parquet does: decimals in bytes become their unscaled int."""
     if isinstance(value, bytes) and statistics.logical_type.type == "DECIMAL":
         return int.from_bytes(value, "big", signed=True)

@@ -22,7 +22,7 @@ def from_bytes(packed: bytes) -> dict[str, object]:
     return loaded
 
 
-class NullInRequired(ValueError):
+class NullInRequiredError(ValueError):
     """A row has NULL in a required column; the driver finds the name between the markers."""
 
     def __init__(self, column: str) -> None:

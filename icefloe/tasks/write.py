@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from icefloe.tasks.metrics import NanCounter, column_metrics, split_offsets
 from icefloe.tasks.positions import PositionCollector
-from icefloe.tasks.results import NullInRequired, as_batch
+from icefloe.tasks.results import NullInRequiredError, as_batch
 
 _EPOCH = date(1970, 1, 1)
 
@@ -164,7 +164,7 @@ class DataFileWriter:
 
 def _refuse_nulls(path: str, wanted: pa.Field, array: pa.Array) -> None:
     if not wanted.nullable and array.null_count:
-        raise NullInRequired(path)
+        raise NullInRequiredError(path)
     if pa.types.is_struct(wanted.type) and any(not f.nullable for f in wanted.type):
         present = array.drop_null() if array.null_count else array
         for index, child in enumerate(wanted.type):
@@ -201,12 +201,9 @@ def write_rows(
             for writer in done:
                 writer.abandon()
             raise
-        yield as_batch(
-            [
-                *({"file": result} for writer in done for result in writer.results),
-                *({"positions": item} for item in seen.packed().items()),
-            ]
-        )
+        told: list[dict[str, object]] = [{"file": r} for w in done for r in w.results]
+        told += [{"positions": item} for item in seen.packed().items()]
+        yield as_batch(told)
 
     return task
 

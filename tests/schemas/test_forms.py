@@ -64,24 +64,24 @@ def types_of(schema: Schema) -> str:
 
 
 def test_a_ddl_string_keeps_comments_and_nullability(spark: SparkSession) -> None:
-    assert to_iceberg_schema(DDL, spark) == EXPECTED
+    assert to_iceberg_schema(DDL) == EXPECTED
 
 
 def test_spark_schemas_and_frames_give_the_same_schema(spark: SparkSession) -> None:
     struct = sp.DataType.fromDDL(DDL)
     assert isinstance(struct, sp.StructType)
 
-    assert to_iceberg_schema(struct, spark) == EXPECTED
-    assert to_iceberg_schema(spark.createDataFrame([], struct), spark) == EXPECTED
+    assert to_iceberg_schema(struct) == EXPECTED
+    assert to_iceberg_schema(spark.createDataFrame([], struct)) == EXPECTED
 
 
 def test_arrow_schemas_tables_and_batches_give_the_same_schema(spark: SparkSession) -> None:
     batch = pa.RecordBatch.from_pylist([], schema=ARROW)
 
-    assert to_iceberg_schema(ARROW, spark) == EXPECTED
-    assert to_iceberg_schema(batch, spark) == EXPECTED
-    assert to_iceberg_schema(pa.Table.from_batches([batch]), spark) == EXPECTED
-    assert to_iceberg_schema(pa.RecordBatchReader.from_batches(ARROW, [batch]), spark) == EXPECTED
+    assert to_iceberg_schema(ARROW) == EXPECTED
+    assert to_iceberg_schema(batch) == EXPECTED
+    assert to_iceberg_schema(pa.Table.from_batches([batch])) == EXPECTED
+    assert to_iceberg_schema(pa.RecordBatchReader.from_batches(ARROW, [batch])) == EXPECTED
 
 
 def test_a_pyiceberg_schema_gets_fresh_ids_and_keeps_its_identifier(spark: SparkSession) -> None:
@@ -91,7 +91,7 @@ def test_a_pyiceberg_schema_gets_fresh_ids_and_keeps_its_identifier(spark: Spark
         identifier_field_ids=[7],
     )
 
-    found = to_iceberg_schema(schema, spark)
+    found = to_iceberg_schema(schema)
 
     assert found == Schema(
         ice.NestedField(1, "id", ice.LongType(), required=True, doc="key"),
@@ -105,14 +105,14 @@ def test_a_pandas_frame_gives_its_columns_without_the_index(spark: SparkSession)
         {"id": [1], "name": ["a"], "at": pd.to_datetime(["2024-01-01"])}, index=["row"]
     )
 
-    found = to_iceberg_schema(frame, spark)
+    found = to_iceberg_schema(frame)
 
     assert [field.name for field in found.fields] == ["id", "name", "at"]
     assert types_of(found) == "long string timestamp"
 
 
 def test_every_type_of_spark_has_its_iceberg_type(spark: SparkSession) -> None:
-    assert types_of(to_iceberg_schema(EVERY_DDL_TYPE, spark)) == EVERY_ICEBERG_TYPE
+    assert types_of(to_iceberg_schema(EVERY_DDL_TYPE)) == EVERY_ICEBERG_TYPE
 
 
 def test_every_type_of_arrow_has_its_iceberg_type(spark: SparkSession) -> None:
@@ -136,7 +136,7 @@ def test_every_type_of_arrow_has_its_iceberg_type(spark: SparkSession) -> None:
     ]
     schema = pa.schema([(f"c{i}", kind) for i, (kind, _) in enumerate(arrow_types)])
 
-    found = to_iceberg_schema(schema, spark)
+    found = to_iceberg_schema(schema)
 
     assert types_of(found) == " ".join(name for _, name in arrow_types)
 
@@ -206,6 +206,6 @@ def test_what_cannot_be_a_table_is_refused_by_name(
     spark: SparkSession, schema: object, error: type[IcefloeError], message: str
 ) -> None:
     with pytest.raises(error) as caught:
-        to_iceberg_schema(schema, spark)
+        to_iceberg_schema(schema)
 
     assert message in str(caught.value)
