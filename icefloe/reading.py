@@ -40,7 +40,8 @@ def read_rows(
     files = plan_files(state, lower_condition(where, state, context.spark))
     available = [field.name for field in state.schema.fields]
     with translated(available):
-        rows = Scan.of(context.spark, state, files.candidates).rows()
+        scan = Scan.of(context.spark, state, files.candidates)
+        rows = scan.rows() if set(columns or ()) & set(_META) else scan.plain_rows()
         rows = rows.alias(state.name.rpartition(".")[2])
         if where is not None:
             condition = F.expr(context.resolve(where)) if isinstance(where, str) else where

@@ -54,11 +54,30 @@ class DmlResult:
         return self.total_rows_written / max(1, self.total_affected)
 
     def as_summary(self) -> dict[str, str]:
-        """The counts as snapshot summary entries under `icefloe.`."""
-        return {
+        """The counts as snapshot summary entries, under `icefloe.` and Spark's own names."""
+        counts = {
             f"{SUMMARY_PREFIX}{name.replace('_', '-')}": str(getattr(self, name))
             for name in _SUMMARISED
+            if getattr(self, name) is not None
         }
+        return {**counts, **self._as_spark_summary()}
+
+    def _as_spark_summary(self) -> dict[str, str]:
+        """The same counts under the keys that Iceberg's Spark runtime writes."""
+        counts = {
+            "append": {"insert.num-inserted-rows": self.rows_inserted},
+            "overwrite": {"insert.num-inserted-rows": self.rows_inserted},
+            "overwrite_partitions": {"insert.num-inserted-rows": self.rows_inserted},
+            "update": {
+                "update.num-updated-rows": self.rows_updated,
+                "update.num-copied-rows": self.rows_copied,
+            },
+            "delete": {
+                "delete.num-deleted-rows": self.rows_deleted,
+                "delete.num-copied-rows": self.rows_copied,
+            },
+        }
+        return {f"spark.{k}": str(v) for k, v in counts.get(self.operation, {}).items()}
 
     @classmethod
     def from_summary(cls, summary: Mapping[str, str], snapshot_id: int) -> DmlResult:

@@ -62,7 +62,7 @@ def check_java() -> None:
     if java is None:
         raise SetupError(f"No Java was found. {advice}")
     told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
-    found = re.search(r'version "(\d+)', told.stderr + told.stdout)
+    found = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
     if found is None or int(found[1]) < _JAVA:
         shown = found[1] if found else "of an unknown version"
         raise SetupError(f"Java {shown} was found at {java}. {advice}")

@@ -27,6 +27,11 @@ _NO_PYARROW = re.compile(r"No module named '?(pyarrow|numpy)|PyArrow >= |PACKAGE
 _MISSING = re.compile(
     r"(?:File|Path|path|file) (?:does not exist:? |not found:? )?((?:file|s3a?|hdfs|gs|abfss?):\S+)"
 )
+# The last line of a worker's traceback that tells of a file.
+_WORKER_IO = re.compile(
+    r"^(?:OSError|IOError|Permission\w*|FileExists\w*|FileNotFound\w*|NotADir\w*|IsADir\w*): (.*)$",
+    re.MULTILINE,
+)
 _FIRST_LINE = re.compile(r"^(.*?)(?:\n\n|\nJVM stacktrace|\n\tat |\n== SQL)", re.DOTALL)
 
 
@@ -119,6 +124,8 @@ def _storage(
             "A data file has no field ids and the table has no name mapping. Set the table "
             "property schema.name-mapping.default so that its columns can be found by name."
         )
+    if failed := _WORKER_IO.search(text):
+        return StorageError(f"A task could not read or write a file: {failed[1]}")
     if "FAILED_READ_FILE" in condition or "CANNOT_READ_FILE" in condition:
         return StorageError(_short(text))
     return None

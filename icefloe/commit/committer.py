@@ -22,10 +22,12 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
+    AssertCurrentSchemaId,
     AssertRefSnapshotId,
     AssertTableUUID,
     SetSnapshotRefUpdate,
 )
+from requests import RequestException
 from sqlalchemy.exc import OperationalError
 
 from icefloe.changes import FileChanges
@@ -47,6 +49,9 @@ from icefloe.metadata.storage import remove_files
 from icefloe.results import DmlResult
 
 IDEMPOTENCY_KEY = "icefloe.idempotency-key"
+
+# Kinds of OSError that tell of the way to the catalog, not of a file.
+_NO_ANSWER = (RequestException, ConnectionError, TimeoutError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,7 @@ def _swap(catalog: Catalog, table: IcebergTable, head: TableState, snapshot: Sna
     requirements = (
         AssertTableUUID(uuid=head.metadata.table_uuid),
         AssertRefSnapshotId(ref=head.branch, snapshot_id=ref.snapshot_id if ref else None),
+        AssertCurrentSchemaId(current_schema_id=head.metadata.current_schema_id),
     )
     updates = (
         AddSnapshotUpdate(snapshot=snapshot),
@@ -176,19 +182,24 @@ def _swap(catalog: Catalog, table: IcebergTable, head: TableState, snapshot: Sna
         catalog.commit_table(table, requirements, updates)
     except CommitFailedException as lost:
         raise LostRaceError(str(lost)) from lost
-    except OSError as failed:
-        # Metadata could not be written; the catalog was not asked yet.
-        raise StorageError(f"Cannot write the metadata of {head.name}: {failed}") from failed
     except Exception as error:
         if _is_lost_race(error):
             raise LostRaceError(str(error)) from error
-        if _has_landed(catalog, head.name, snapshot.snapshot_id):
-            return
-        raise CommitStateUnknownError(
-            f"{head.name}: the catalog did not say whether snapshot {snapshot.snapshot_id} was "
-            f"published ({error}). No file was deleted. Look whether the table's history has that "
-            "snapshot before running the statement again."
-        ) from error
+        if isinstance(error, OSError) and not isinstance(error, _NO_ANSWER):
+            # Metadata could not be written; the catalog was not asked yet.
+            raise StorageError(f"Cannot write the metadata of {head.name}: {error}") from error
+        if not _has_landed(catalog, head.name, snapshot.snapshot_id):
+            raise _unknown(head, snapshot, error) from error
+    except BaseException as stopped:  # Ctrl-C while the catalog works: it may land yet
+        raise _unknown(head, snapshot, stopped) from stopped
+
+
+def _unknown(head: TableState, snapshot: Snapshot, error: BaseException) -> CommitStateUnknownError:
+    return CommitStateUnknownError(
+        f"{head.name}: the catalog did not say whether snapshot {snapshot.snapshot_id} was "
+        f"published ({error!r}). No file was deleted. Look whether the table's history has that "
+        "snapshot before running the statement again."
+    )
 
 
 def _is_lost_race(error: Exception) -> bool:

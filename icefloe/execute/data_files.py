@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from pyiceberg.conversions import to_bytes
@@ -23,6 +22,7 @@ from pyiceberg.types import (
     StringType,
     StructType,
 )
+from pyiceberg.utils.decimal import unscaled_to_decimal
 from pyiceberg.utils.truncate import (
     truncate_upper_bound_binary_string,
     truncate_upper_bound_text_string,
@@ -79,9 +79,14 @@ def build_data_file(
         record_count=written["rows"],
         file_size_in_bytes=written["size"],
         column_sizes={columns[p].field_id: m["size"] for p, m in counted.items()},
-        value_counts={columns[p].field_id: m["values"] for p, m in counted.items()},
+        # Parquet counts empty lists and maps as values: not what Iceberg means, nor does it use it.
+        value_counts={
+            columns[p].field_id: m["values"] for p, m in counted.items() if not columns[p].repeated
+        },
         null_value_counts={
-            columns[p].field_id: m["nulls"] for p, m in counted.items() if m["nulls"] is not None
+            columns[p].field_id: m["nulls"]
+            for p, m in counted.items()
+            if m["nulls"] is not None and not columns[p].repeated
         },
         nan_value_counts={
             columns[p].field_id: n
@@ -171,5 +176,5 @@ def _encode(kind: PrimitiveType, value: Any, side: str, length: int | None) -> b
     if isinstance(kind, FixedType):
         return bytes(value)
     if isinstance(kind, DecimalType):
-        return to_bytes(kind, Decimal(value).scaleb(-kind.scale))
+        return to_bytes(kind, unscaled_to_decimal(value, kind.scale))
     return to_bytes(kind, value)

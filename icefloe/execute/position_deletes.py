@@ -23,7 +23,7 @@ from icefloe.bitmaps import as_array, as_bitmap
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID, LiveFile
 from icefloe.metadata.state import TableState
-from icefloe.metadata.storage import locate, naming_missing_file
+from icefloe.metadata.storage import locate, naming_missing_file, naming_unwritable_file
 
 _READ_THREADS = 8
 _WRITE_ROWS = 1_000_000
@@ -88,8 +88,6 @@ def _write(
     location = f"{state.data_location}/{where.folder}{name}-deletes.parquet"
     place = locate(state.io, location)
     parent = place.path.rpartition("/")[0]
-    if "s3" not in place.filesystem.type_name:
-        place.filesystem.create_dir(parent, recursive=True)
     paths = [path for path, _ in chunks]
     dictionary = pa.array(dict.fromkeys(paths), pa.string())
     numbers = {path: n for n, path in enumerate(dict.fromkeys(paths))}
@@ -102,9 +100,12 @@ def _write(
         ],
         schema=_SCHEMA,
     )
-    with place.filesystem.open_output_stream(place.path) as sink:
-        pq.write_table(table, sink, compression=state.settings.compression)
-        size = sink.tell()
+    with naming_unwritable_file(location):
+        if "s3" not in place.filesystem.type_name:
+            place.filesystem.create_dir(parent, recursive=True)
+        with place.filesystem.open_output_stream(place.path) as sink:
+            pq.write_table(table, sink, compression=state.settings.compression)
+            size = sink.tell()
     file = DataFile.from_args(
         _table_format_version=3,
         content=DataFileContent.POSITION_DELETES,

@@ -23,6 +23,7 @@ from pyspark.sql import types as T
 from icefloe import columns
 from icefloe.bitmaps import as_words, unite
 from icefloe.errors import UnsupportedTableError
+from icefloe.execute.hidden_nans import guarded, may_hide_nans
 from icefloe.execute.name_mapping import PhysicalLayout, physical_layouts
 from icefloe.execute.position_deletes import Deleted, read_position_deletes
 from icefloe.frames import frame_of
@@ -62,6 +63,11 @@ class Scan:
         """Live rows with the table's columns, then file and position."""
         return self._rows(None)
 
+    def plain_rows(self) -> DataFrame:
+        """Live rows with the table's columns alone, which is cheaper to read."""
+        names = [field.name for field in self.state.schema.fields]
+        return self._rows(None, with_positions=False).select(*map(_quoted, names))
+
     def rows_at(self, positions: Mapping[str, BitMap64]) -> DataFrame:
         """Live rows at these positions of each file (by location)."""
         marked = self._rows(positions)
@@ -71,7 +77,9 @@ class Scan:
         """Live rows, with a column that tells whether each is at one of these positions."""
         return self._rows(positions)
 
-    def _rows(self, only: Mapping[str, BitMap64] | None) -> DataFrame:
+    def _rows(
+        self, only: Mapping[str, BitMap64] | None, *, with_positions: bool = True
+    ) -> DataFrame:
         if not self.candidates:
             return self._no_rows(marked=only is not None)
         layouts = physical_layouts(self.state, [c.path for c in self.candidates])
@@ -82,27 +90,25 @@ class Scan:
             )
             groups.setdefault((needs_facts, layouts.get(candidate.path)), []).append(candidate)
         parts = [
-            self._group(files, layout, needs_facts=needs_facts, only=only)
+            self._judged(files, layout, only)
+            if needs_facts
+            else self._read(files, layout, [], with_positions=with_positions)
             for (needs_facts, layout), files in groups.items()
         ]
-        return reduce(DataFrame.union, parts)
+        return reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
 
     def live_rows(self, candidate: Candidate) -> int:
         """Rows of a file that position deletes leave; equality deletes are not counted."""
         return candidate.live.rows - len(self.deleted.get(candidate.path, ()))
 
-    def _group(
+    def _judged(
         self,
         files: list[Candidate],
         layout: PhysicalLayout | None,
-        *,
-        needs_facts: bool,
         only: Mapping[str, BitMap64] | None,
     ) -> DataFrame:
-        hidden = self._hidden_fields(files)
-        rows = self._read(files, layout, hidden)
-        if not needs_facts:
-            return rows
+        """Rows of files that have deletes, or of which some positions are wanted."""
+        rows = self._read(files, layout, self._hidden_fields(files), with_positions=True)
         rows = _with_facts(rows, self._facts(files, only))
         rows = rows.filter(~_has_bit(columns.DELETED))
         rows = self._without_equality_deleted(rows, files)
@@ -119,7 +125,12 @@ class Scan:
         return self.spark.createDataFrame([], wanted)
 
     def _read(
-        self, files: list[Candidate], layout: PhysicalLayout | None, hidden: list[NestedField]
+        self,
+        files: list[Candidate],
+        layout: PhysicalLayout | None,
+        hidden: list[NestedField],
+        *,
+        with_positions: bool,
     ) -> DataFrame:
         schema = self.state.schema
         wanted = (
@@ -143,6 +154,13 @@ class Scan:
             if layout
             else [_quoted(name).alias(name, metadata={}) for name in names]
         )
+        hidden_nans = may_hide_nans(schema, [candidate.live.file for candidate in files])
+        chosen = [
+            guarded(column, field).alias(field.name) if field.field_id in hidden_nans else column
+            for column, field in zip(chosen, (*schema.fields, *hidden), strict=False)
+        ]
+        if not with_positions:
+            return rows.select(*chosen)
         return rows.select(
             *chosen,
             F.col("_metadata.file_path").alias(columns.FILE),

@@ -36,7 +36,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import StructType
 
 from icefloe.metadata.files import LiveFile, SnapshotFiles
-from icefloe.metadata.storage import naming_missing_file
+from icefloe.metadata.storage import naming_missing_file, naming_unwritable_file
 
 _READ_VERSION = 3  # knows every field that v1 and v2 manifests may hold
 _UNASSIGNED = -1
@@ -137,8 +137,9 @@ class ManifestWriter:
         """Write `entries` as one manifest of `spec_id` at `path`."""
         spec = self.metadata.specs()[spec_id]
         schema = schema_for_spec(self.metadata, spec)
-        output = self.io.new_output(path)
-        self._write_avro(output, content, spec, schema, entries)
+        with naming_unwritable_file(path):
+            output = self.io.new_output(path)
+            self._write_avro(output, content, spec, schema, entries)
         counts = _count(entries)
         known = [
             e.sequence_number
@@ -202,14 +203,17 @@ class ManifestWriter:
         sequence_number: int,
     ) -> None:
         """Write the manifest list of the snapshot at `path`."""
-        with write_manifest_list(
-            format_version=self.metadata.format_version,
-            output_file=self.io.new_output(path),
-            snapshot_id=self.snapshot_id,
-            parent_snapshot_id=parent_snapshot_id,
-            sequence_number=sequence_number,
-            avro_compression=self.codec,  # type: ignore[arg-type]
-        ) as writer:
+        with (
+            naming_unwritable_file(path),
+            write_manifest_list(
+                format_version=self.metadata.format_version,
+                output_file=self.io.new_output(path),
+                snapshot_id=self.snapshot_id,
+                parent_snapshot_id=parent_snapshot_id,
+                sequence_number=sequence_number,
+                avro_compression=self.codec,  # type: ignore[arg-type]
+            ) as writer,
+        ):
             writer.add_manifests(list(manifests))
 
 

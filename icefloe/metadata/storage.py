@@ -96,6 +96,15 @@ def naming_missing_file(location: str) -> Iterator[None]:
         raise StorageError(f"Cannot read {location}: {failed}") from failed
 
 
+@contextmanager
+def naming_unwritable_file(location: str) -> Iterator[None]:
+    """Turn an error in writing into one that tells the file."""
+    try:
+        yield
+    except OSError as failed:
+        raise StorageError(f"Cannot write {location}: {failed}") from failed
+
+
 def is_local(location: str) -> bool:
     """Whether a location is on this machine's disk."""
     return urlparse(location).scheme in ("", "file")

@@ -112,8 +112,11 @@ class DataFileWriter:
             self._open()
         self._nans.add(group)
         assert self._writer is not None  # noqa: S101 - just opened
+        before = self._sink.tell()
         self._writer.write_table(group, row_group_size=group.num_rows)
-        if self._sink.tell() >= self.layout.target_file_bytes:
+        after = self._sink.tell()
+        # Stop where the file is nearest to its target, expecting the next group to be as large.
+        if after + (after - before) // 2 >= self.layout.target_file_bytes:
             self._roll()
 
     def _open(self) -> None:

@@ -1,0 +1,66 @@
+# Set-up and checks. `make demo` and `make test` need nothing but Python 3.11, make and git.
+
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ICEBERG_VENV := .venv-iceberg
+PYTEST := $(BIN)/python -m pytest
+DEFAULT_TESTS := -m "not slow and not iceberg and not cluster"
+
+.DEFAULT_GOAL := help
+.PHONY: help setup system demo lint typing test test-all test-iceberg test-cluster bench lock clean
+
+help:  ## Show what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+system:
+	@scripts/install-system-packages
+
+setup: system $(VENV)/.installed  ## Make the virtual environment
+
+$(VENV)/.installed: requirements.lock pyproject.toml | system
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+demo: setup  ## Load, update, delete and travel in time on a lake in ./demo-lake
+	$(BIN)/python examples/demo.py
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+typing: setup
+	$(BIN)/mypy
+
+test: lint typing  ## Lint, types, and the tests that take minutes
+	$(PYTEST) $(DEFAULT_TESTS)
+
+test-all: lint typing  ## Every test of this environment, the slow ones too
+	$(PYTEST) -m "not iceberg and not cluster"
+
+$(ICEBERG_VENV)/.installed: requirements-iceberg.lock pyproject.toml | system
+	$(PYTHON) -m venv $(ICEBERG_VENV)
+	$(ICEBERG_VENV)/bin/python -m pip install --quiet --requirement requirements-iceberg.lock
+	$(ICEBERG_VENV)/bin/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+test-iceberg: system $(ICEBERG_VENV)/.installed  ## Take turns with Iceberg's own Spark runtime (Spark 4.1)
+	$(ICEBERG_VENV)/bin/python -m pytest -m iceberg tests/iceberg
+
+test-cluster: setup  ## The smoke suite on a standalone cluster and over Spark Connect
+	ICEFLOE_TEST_BACKEND=cluster $(PYTEST) -m cluster tests/cluster
+	ICEFLOE_TEST_BACKEND=connect $(PYTEST) -m cluster tests/cluster
+
+bench: setup  ## DELETE and UPDATE against delta-rs and PyIceberg, in one run
+	$(BIN)/python -m benchmarks.run --size narrow
+	$(BIN)/python -m benchmarks.report benchmarks/results/*.json > docs/benchmarks.md
+
+lock:  ## Resolve dependencies anew
+	$(PYTHON) -m pip install --quiet uv
+	$(PYTHON) -m uv pip compile --quiet --no-header --no-annotate --python-version 3.11 \
+	  --extra connect --extra postgresql --group dev pyproject.toml --output-file requirements.lock
+
+clean:  ## Remove environments and the demo's lake

@@ -1,0 +1,413 @@
+"""UPDATE, by requirement number, in both modes, partitioned and not."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as F
+from tables import data_files, delete_files, rows, snapshots, summary
+
+from icefloe.errors import StatementError, TypeMismatchError
+from icefloe.metadata.storage import locate
+
+SCHEMA = "id BIGINT, region STRING, name STRING, value INT"
+ROWS = [
+    {"id": 1, "region": "us", "name": "a", "value": 10},
+    {"id": 2, "region": "us", "name": None, "value": 20},
+    {"id": 3, "region": "eu", "name": "c", "value": 30},
+    {"id": 4, "region": None, "name": "d", "value": None},
+    {"id": 5, "region": "eu", "name": "a", "value": 50},
+]
+
+
+@pytest.fixture
+def table(table_of, mode, partition_by):
+    return table_of(SCHEMA, ROWS[:3], ROWS[3:], mode=mode, partition_by=partition_by)
+
+
+def by_id(table):
+    return {row[0]: row[1:] for row in rows(table)}
+
+
+def test_u01_u02_u24_a_predicate_changes_exactly_its_rows(table):
+    result = table.update().set("value", "0").where("id IN (1, 4)").execute()
+
+    assert result.rows_updated == 2
+    assert result.total_affected == 2
+    assert by_id(table) == {
+        1: ("us", "a", 0),
+        2: ("us", None, 20),
+        3: ("eu", "c", 30),
+        4: (None, "d", 0),
+        5: ("eu", "a", 50),
+    }
+
+
+def test_u03_u24_several_sets_are_one_statement(table):
+    before = len(snapshots(table))
+
+    result = table.update().set("value", 7).set("name", "'x'").where("id = 3").execute()
+
+    assert result.rows_updated == 1
+    assert by_id(table)[3] == ("eu", "x", 7)
+    assert len(snapshots(table)) == before + 1
+
+
+def test_u04_u24_u26_no_filter_changes_every_row(table):
+    result = table.update().set("value", "coalesce(value, 0) + 1").execute()
+
+    assert result.rows_updated == 5
+    assert [row[3] for row in rows(table)] == [11, 21, 31, 1, 51]
+
+
+def test_u05_explain_names_the_six_stages_in_order(table):
+    plan = table.update().set("value", "1").where("id = 1").explain()
+
+    assert plan.stages == ("scan", "filter", "transform", "write", "coalesce", "commit")
+    assert "scan -> filter -> transform -> write -> coalesce -> commit" in str(plan)
+    assert len(rows(table)) == 5  # nothing was done
+    assert plan.mode.value in str(plan)
+
+
+def test_u06_only_the_files_of_the_named_partition_are_scanned(table_of, mode):
+    table = table_of(SCHEMA, ROWS, mode=mode, partition_by=("region",))
+    assert len(data_files(table)) == 3
+
+    result = table.update().set("value", "1").where("region = 'us'").execute()
+
+    assert (result.files_scanned, result.files_skipped) == (1, 2)
+    assert result.rows_updated == 2
+
+
+def test_u07_rows_are_judged_by_the_full_predicate(table):
+    result = table.update().set("value", "99").where("length(name) = 1 AND value > 25").execute()
+
+    assert result.rows_updated == 2
+    assert {i for i, row in by_id(table).items() if row[2] == 99} == {3, 5}
+
+
+def test_u08_a_null_condition_changes_nothing(table):
+    result = table.update().set("value", "1").where("name <> 'a'").execute()
+
+    assert result.rows_updated == 2  # c and d, not the NULL
+    assert by_id(table)[2] == ("us", None, 20)
+
+
+def test_u09_other_rows_stay_as_they_were(table):
+    before = by_id(table)
+
+    table.update().set("name", "'new'").where("id = 5").execute()
+
+    after = by_id(table)
+    assert {i: after[i] for i in (1, 2, 3, 4)} == {i: before[i] for i in (1, 2, 3, 4)}
+
+
+def test_u10_u11_u30_u36_updated_rows_go_under_the_new_spec_deletes_under_the_old(table_of, mode):
+    table = table_of(SCHEMA, ROWS, mode=mode, partition_by=("region",))
+    old = table.iceberg.spec().spec_id
+    table.evolve_partitions(["bucket(4, id)"])
+    table.append([{"id": 6, "region": "us", "name": "f", "value": 60}])
+
+    result = table.update().set("value", "value + 1").where("id IN (1, 3, 6)").execute()
+
+    new = table.iceberg.spec().spec_id
+    assert new != old
+    added = [f for f in data_files(table) if f.snapshot_id == result.snapshot_id]
+    assert {f.spec_id for f in added} == {new}
+    assert by_id(table)[1][2] == 11
+    assert by_id(table)[6][2] == 61
+    assert result.rows_updated == 3
+    if mode == "merge-on-read":
+        assert {f.spec_id for f in delete_files(table)} == {old}
+    else:
+        assert delete_files(table) == []
+
+
+def test_u36_each_spec_gets_a_delete_manifest_of_its_own(table_of):
+    table = table_of(SCHEMA, ROWS, partition_by=("region",))
+    table.evolve_partitions(["bucket(2, id)"])
+    table.append([{**row, "id": row["id"] + 10} for row in ROWS])
+    table.evolve_partitions([])
+    table.append([{**row, "id": row["id"] + 20} for row in ROWS])
+
+    table.delete().where("name = 'a' AND value = 10").execute()
+
+    manifests = table.iceberg.current_snapshot().manifests(table.iceberg.io)
+    specs = {m.partition_spec_id for m in manifests if m.content == 1}
+    assert len(specs) == 3
+    assert len(rows(table)) == 12
+
+
+def test_u12_data_and_deletes_are_one_snapshot(table_of, partition_by):
+    table = table_of(SCHEMA, ROWS, mode="merge-on-read", partition_by=partition_by)
+    before = len(snapshots(table))
+
+    table.update().set("value", "1").where("id = 1").execute()
+
+    assert len(snapshots(table)) == before + 1
+    newest = table.iceberg.current_snapshot()
+    kinds = [
+        int(m.content)
+        for m in newest.manifests(table.iceberg.io)
+        if m.added_snapshot_id == newest.snapshot_id
+    ]
+    assert sorted(kinds) == [0, 1]
+    assert summary(table)["operation"] == "overwrite"
+
+
+def test_u15_u16_position_deletes_are_as_the_specification_has_them(table_of):
+    table = table_of(SCHEMA, ROWS[:3], ROWS[3:])
+    table.update().set("value", "1").where("id IN (1, 3, 5)").execute()
+
+    (delete,) = delete_files(table)
+    place = locate(table.iceberg.io, delete.path)
+    found = pq.ParquetFile(place.filesystem.open_input_file(place.path))
+    schema = found.schema_arrow
+    ids = [schema.field(i).metadata[b"PARQUET:field_id"] for i in range(2)]
+    assert schema.names == ["file_path", "pos"]
+    assert ids == [b"2147483546", b"2147483545"]
+    assert [str(t) for t in schema.types] == ["string", "int64"]
+    assert not any(schema.field(i).nullable for i in range(2))
+    pairs = [tuple(row.values()) for row in found.read().to_pylist()]
+    assert pairs == sorted(pairs)
+    paths = {f.path for f in data_files(table)}
+    assert {path for path, _ in pairs} <= paths
+    assert 0 in {pos for _, pos in pairs}  # the first row of a file is position 0
+    assert len(pairs) == 3
+
+
+def test_u17_u25_expressions_see_the_row_as_it_was(table_of, mode):
+    table = table_of("id INT, a STRING, b STRING", [{"id": 1, "a": "A", "b": "B"}], mode=mode)
+
+    table.update().set("a", "b").set("b", "a").execute()
+
+    assert rows(table) == [(1, "B", "A")]
+
+
+def test_u18_u25_setting_a_column_to_itself_counts(table):
+    result = table.update().set("value", "value").where("id = 1").execute()
+
+    assert result.rows_updated == 1
+    assert by_id(table)[1] == ("us", "a", 10)
+
+
+def test_u19_u25_computed_values(table_of, mode, partition_by):
+    three = [{"id": i, "region": "us", "name": "n", "value": i * 10} for i in (1, 2, 3)]
+    table = table_of(SCHEMA, three, mode=mode, partition_by=partition_by)
+
+    result = table.update().set("value", F.col("value") + 100).where(F.col("value") > 15).execute()
+
+    assert result.rows_updated == 2
+    assert [row[3] for row in rows(table)] == [10, 120, 130]
+
+
+def test_u23_target_file_size_bounds_new_files(table_of, mode):
+    table = table_of(
+        "id BIGINT, text STRING",
+        mode=mode,
+        properties={"write.target-file-size-bytes": 65536},
+    )
+    spark = table._lake.spark
+    table.append(spark.range(100_000).selectExpr("id", "sha2(string(id), 256) AS text").coalesce(1))
+    assert all(f.size <= 2 * 65536 for f in data_files(table))
+
+    result = table.update().set("text", "reverse(text)").execute()
+
+    assert result.rows_updated == 100_000
+    added = [f for f in data_files(table) if f.snapshot_id == result.snapshot_id]
+    assert len(added) > 1
+    assert all(f.size <= 2 * 65536 for f in added)
+    assert sum(f.rows for f in added) == 100_000
+
+
+def test_u24_u37_empty_table_and_no_match_make_no_snapshot(table_of, mode, partition_by):
+    empty = table_of(SCHEMA, mode=mode, partition_by=partition_by)
+    result = empty.update().set("value", "1").execute()
+    assert (result.rows_updated, result.snapshot_id) == (0, None)
+    assert snapshots(empty) == []
+
+    table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
+    before = len(snapshots(table))
+    result = table.update().set("value", "1").where("id = 77").execute()
+    assert (result.rows_updated, result.snapshot_id) == (0, None)
+    assert result.bytes_written == 0
+    assert len(snapshots(table)) == before
+
+
+def test_u26_years_transform_cross_partition_and_several_files(table_of, mode):
+    schema = "id INT, ts TIMESTAMP, n INT"
+    stamps = [datetime(2020, 1, 1), datetime(2020, 12, 31, 23), datetime(1969, 5, 5), None]
+    first = [{"id": i, "ts": ts, "n": i} for i, ts in enumerate(stamps)]
+    second = [{"id": 10 + i, "ts": ts, "n": i} for i, ts in enumerate(stamps)]
+    table = table_of(schema, first, second, mode=mode, partition_by=("years(ts)",))
+    assert len(data_files(table)) == 6
+
+    result = (
+        table.update()
+        .set("ts", "ts + INTERVAL 1 YEAR")
+        .where("n <= 1 AND ts >= '2020-01-01'")
+        .execute()
+    )
+
+    assert result.rows_updated == 4
+    found = {row[0]: row[1] for row in rows(table)}
+    assert found[0] == found[10] == datetime(2021, 1, 1)
+    assert found[2] == datetime(1969, 5, 5)
+    assert found[3] is None
+
+
+def test_u20_u38_d7_updating_a_partition_column_moves_the_row(table_of, mode):
+    schema = "id INT, day DATE, name STRING"
+    table = table_of(
+        schema,
+        [{"id": i, "day": date(2024, 1, i), "name": f"n{i}"} for i in (1, 2, 3)],
+        mode=mode,
+        partition_by=("days(day)", "truncate(1, name)"),
+    )
+
+    result = table.update().set("day", "DATE '2024-02-09'").where("id <> 2").execute()
+
+    assert result.rows_updated == 2
+    assert {row[0]: row[1] for row in rows(table)} == {
+        1: date(2024, 2, 9),
+        2: date(2024, 1, 2),
+        3: date(2024, 2, 9),
+    }
+    days = {(f.file.partition[0], f.file.partition[1]) for f in data_files(table) if f.rows}
+    expected = (date(2024, 2, 9) - date(1970, 1, 1)).days
+    assert (expected, "n") in days
+    for file in data_files(table):
+        if file.snapshot_id == result.snapshot_id:
+            assert file.file.partition[0] == expected
+            assert "day_day=2024-02-09" in file.path
+
+
+def test_u27_rows_are_found_by_their_new_values(table):
+    table.update().set("name", "'zz'").set("value", "-5").where("id = 1").execute()
+
+    assert table.scan(["id"], "name = 'zz' AND value < 0").collect()[0].id == 1
+    assert table.scan(["id"], "name = 'a'").collect()[0].id == 5
+
+
+def test_u29_t01_both_modes_give_equal_rows(table_of, partition_by):
+    results = {}
+    for mode in ("copy-on-write", "merge-on-read", "auto"):
+        table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
+        result = table.update().set("value", "value * 2").where("id IN (2, 3)").execute()
+        assert result.mode == mode
+        results[mode] = rows(table)
+        has_deletes = bool(delete_files(table))
+        assert (
+            has_deletes == (mode == "merge-on-read" and not partition_by)
+            or mode == "auto"
+            or (has_deletes and mode == "merge-on-read")
+        )
+    assert len({tuple(found) for found in results.values()}) == 1
+
+
+def test_u31_assignments_follow_ansi_store_assignment(table):
+    before = rows(table)
+    with pytest.raises(TypeMismatchError, match="'value' expects int but got string") as wrong:
+        table.update().set("value", "'x'").execute()
+    assert (wrong.value.column, wrong.value.expected, wrong.value.actual) == (
+        "value",
+        "int",
+        "string",
+    )
+    with pytest.raises(TypeMismatchError, match="out of range"):
+        table.update().set("value", "3000000000").where("id = 1").execute()
+    with pytest.raises(TypeMismatchError, match="expects int but got decimal"):
+        table.update().set("value", "1.5").execute()
+    with pytest.raises(StatementError, match="overflow"):
+        table.update().set("value", "value + 2147483647").where("id = 1").execute()
+    assert rows(table) == before
+
+    assert table.update().set("value", "cast('7' as int)").where("id = 1").execute().rows_updated
+    assert table.update().set("name", "value").where("id = 1").execute().rows_updated
+    assert table.update().set("id", "value").where("id = 1").execute().rows_updated
+    assert by_id(table)[7] == ("us", "7", 7)
+
+
+def test_u33_one_delete_file_per_partition(table_of):
+    table = table_of(SCHEMA, ROWS[:3], ROWS, ROWS, partition_by=("region",))
+
+    result = table.update().set("value", "0").where("id IN (1, 3, 4)").execute()
+
+    assert result.rows_updated == 8
+    remaining = delete_files(table)
+    assert len({f.partition_key for f in remaining}) == len(remaining)
+    assert result.delete_files_added == len(remaining)
+
+
+def test_u34_merge_on_read_writes_the_updated_rows_only(table_of, partition_by):
+    table = table_of(SCHEMA, ROWS, mode="merge-on-read", partition_by=partition_by)
+
+    table.update().set("value", "0").where("id = 3").execute()
+
+    facts = summary(table)
+    assert facts["added-records"] == "1"
+    assert facts["added-position-deletes"] == "1"
+    assert facts["spark.update.num-updated-rows"] == "1"
+    assert facts["spark.update.num-copied-rows"] == "0"
+
+
+def test_u39_repeated_updates_of_a_file_stay_right(table):
+    model = {row["id"]: row["value"] for row in ROWS}
+    steps = [("id IN (1, 2)", 1), ("id IN (2, 3)", 10), ("id IN (1, 2)", 100), ("id = 5", 1000)]
+    for condition, amount in steps:
+        table.update().set("value", f"value + {amount}").where(condition).execute()
+        for i in model:
+            if str(i) in condition.partition("=")[2] + condition.partition("(")[2]:
+                model[i] = None if model[i] is None else model[i] + amount
+    assert {row[0]: row[3] for row in rows(table)} == model
+
+
+def test_subqueries_in_conditions_and_assignments(table, lake, spark):
+    other = lake.create_table("ns.other", "id BIGINT, bonus INT")
+    other.append([{"id": 1, "bonus": 5}, {"id": 3, "bonus": 7}])
+    spark.range(3, 6).createOrReplaceTempView("some_ids")
+
+    result = (
+        table.update()
+        .set("value", "value + (SELECT max(bonus) FROM ns.other)")
+        .where("id IN (SELECT id FROM ns.other) OR id IN (SELECT id FROM some_ids WHERE id = 5)")
+        .execute()
+    )
+
+    assert result.rows_updated == 3
+    assert {row[0]: row[3] for row in rows(table)} == {1: 17, 2: 20, 3: 37, 4: None, 5: 57}
+
+
+def test_a_correlated_subquery_names_the_table(table, lake):
+    lake.create_table("bonus", "id BIGINT, amount INT").append([{"id": 1, "amount": 4}])
+    name = table.name.rpartition(".")[2]
+
+    exists = f"EXISTS (SELECT 1 FROM bonus WHERE bonus.id = {name}.id)"
+    result = table.update().set("value", "-1").where(exists).execute()
+
+    assert result.rows_updated == 1
+    assert by_id(table)[1][2] == -1
+
+
+def test_nested_fields_are_assigned_by_path(table_of, mode):
+    table = table_of(
+        "id INT, p STRUCT<a: INT, b: STRUCT<c: STRING>>, tags ARRAY<STRING>, m MAP<STRING, INT>",
+        [
+            {"id": 1, "p": {"a": 1, "b": {"c": "x"}}, "tags": ["a", None], "m": [("k", 1)]},
+            {"id": 2, "p": None, "tags": None, "m": None},
+            {"id": 3, "p": {"a": 3, "b": None}, "tags": [], "m": []},
+        ],
+        mode=mode,
+    )
+
+    table.update().set("p.a", "p.a + 1").set("p.b.c", "'y'").where("id <> 2").execute()
+    table.update().set("tags", "array('n')").set("m", "map('z', 9)").where("id = 3").execute()
+
+    found = {row.id: row.asDict(recursive=True) for row in table.scan().collect()}
+    assert found[1]["p"] == {"a": 2, "b": {"c": "y"}}
+    assert found[1]["tags"] == ["a", None]
+    assert found[1]["m"] == {"k": 1}
+    assert found[2] == {"id": 2, "p": None, "tags": None, "m": None}
+    assert found[3] == {"id": 3, "p": {"a": 4, "b": None}, "tags": ["n"], "m": {"z": 9}}
