@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 DEFAULT_TESTS := -m "not slow and not iceberg and not cluster"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo lint typing test test-all test-iceberg test-cluster bench lock clean
+.PHONY: help setup system demo lint typing test test-all test-seed test-iceberg test-cluster bench lock clean
 
 help:  ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -40,6 +40,9 @@ test: lint typing  ## Lint, types, and the tests that take minutes
 
 test-all: lint typing  ## Every test of this environment, the slow ones too
 	$(PYTEST) -m "not iceberg and not cluster"
+
+test-seed: setup  ## One random program against DuckDB: ICEFLOE_SEED=17 make test-seed
+	$(PYTEST) tests/properties/test_oracle.py
 
 $(ICEBERG_VENV)/.installed: requirements-iceberg.lock pyproject.toml | system
 	$(PYTHON) -m venv $(ICEBERG_VENV)

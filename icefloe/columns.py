@@ -29,3 +29,8 @@ def assigned(index: int) -> str:
 def equality(field_id: int) -> str:
     """The column that carries field `field_id` for comparing with equality deletes."""
     return f"{PREFIX}eq{field_id}"
+
+
+def read_as(field_id: int) -> str:
+    """The name under which field `field_id` is read from files that may use its name otherwise."""
+    return f"{PREFIX}id{field_id}"

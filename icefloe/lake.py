@@ -16,6 +16,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table import Table as IcebergTable
 from pyspark.sql import DataFrame, SparkSession
+from sqlalchemy import URL
 
 from icefloe.engine import Context
 from icefloe.errors import (
@@ -215,10 +216,10 @@ def _catalog(
         return catalog
     if catalog is not None:
         given = {"warehouse": str(warehouse)} if warehouse is not None else {}
-        return load_catalog(catalog, **given, **properties)
+        return _load(catalog, {**given, **properties})
     if properties:
         given = {"warehouse": _uri(warehouse)} if warehouse is not None else {}
-        return load_catalog(EMBEDDED_CATALOG, **given, **properties)
+        return _load(EMBEDDED_CATALOG, {**given, **properties})
     if warehouse is None:
         raise StatementError(
             "connect() needs a warehouse folder, a catalog, or catalog properties such as uri=."
@@ -226,12 +227,21 @@ def _catalog(
     return _embedded(Path(warehouse).expanduser().absolute())
 
 
+def _load(name: str, properties: dict[str, Any]) -> Catalog:
+    try:
+        return load_catalog(name, **properties)
+    except ValueError as wrong:
+        raise StatementError(f"PyIceberg cannot open the catalog {name!r}: {wrong}") from wrong
+
+
 def _embedded(folder: Path) -> Catalog:
     folder.mkdir(parents=True, exist_ok=True)
+    path, wait = str(folder / "catalog.db"), {"timeout": str(_SQLITE_WAIT_S)}
+    database = URL.create("sqlite", database=path, query=wait)
     return load_catalog(
         EMBEDDED_CATALOG,
         type="sql",
-        uri=f"sqlite:///{folder / 'catalog.db'}?timeout={_SQLITE_WAIT_S}",
+        uri=database.render_as_string(),
         warehouse=f"file://{folder}",
     )
 

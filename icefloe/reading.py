@@ -49,6 +49,7 @@ def read_rows(
         if columns is not None and names.META_FILE in columns:
             rows = _with_locations(rows, files.candidates)
         rows = rows.select(*_chosen(columns, available))
+        _ = rows.schema  # over Spark Connect this is what makes Spark look at it
         return rows if limit is None else rows.limit(limit)
 
 

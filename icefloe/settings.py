@@ -171,7 +171,7 @@ def normalised_properties(properties: Mapping[str, object]) -> dict[str, str]:
     texts = {key: _text(value) for key, value in properties.items()}
     for key in MODE_PROPERTIES:
         if key in texts:
-            texts[key] = UpdateMode.parse(texts[key]).value
+            texts[key] = _read(texts, key, UpdateMode.parse, UpdateMode.MERGE_ON_READ).value
     Settings.of(texts)
     return texts
 

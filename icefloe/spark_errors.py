@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.logger import PySparkLogger
 
 from icefloe.errors import (
     ColumnNotFoundError,
@@ -38,7 +39,8 @@ _FIRST_LINE = re.compile(r"^(.*?)(?:\n\n|\nJVM stacktrace|\n\tat |\n== SQL)", re
 @contextmanager
 def translated(available: Iterable[str] = ()) -> Iterator[None]:
     """Run Spark calls; what they raise leaves here as an IcefloeError."""
-    logger = logging.getLogger("SQLQueryContextLogger")
+    # By PySpark's own class: a plain logger of that name would break every error it logs.
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
     before = logger.level
     logger.setLevel(logging.CRITICAL)  # PySpark prints every error as JSON besides raising it
     try:

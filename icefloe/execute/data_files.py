@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,12 +24,9 @@ from pyiceberg.types import (
     StructType,
 )
 from pyiceberg.utils.decimal import unscaled_to_decimal
-from pyiceberg.utils.truncate import (
-    truncate_upper_bound_binary_string,
-    truncate_upper_bound_text_string,
-)
 
 _TRUNCATED_TO = 16
+_FIRST_SURROGATE, _AFTER_SURROGATES = 0xD800, 0xE000
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,21 +158,30 @@ def _encode(kind: PrimitiveType, value: Any, side: str, length: int | None) -> b
     if isinstance(kind, StringType):
         text = value.decode() if isinstance(value, bytes) else value
         if length is not None and len(text) > length:
-            cut = (
-                text[:length] if side == "lower" else truncate_upper_bound_text_string(text, length)
-            )
-            text = cut
+            text = text[:length] if side == "lower" else _text_above(text[:length])
         return None if text is None else to_bytes(kind, text)
     if isinstance(kind, BinaryType):
         if length is not None and len(value) > length:
-            value = (
-                value[:length]
-                if side == "lower"
-                else truncate_upper_bound_binary_string(value, length)
-            )
+            value = value[:length] if side == "lower" else _bytes_above(value[:length])
         return None if value is None else bytes(value)
     if isinstance(kind, FixedType):
         return bytes(value)
     if isinstance(kind, DecimalType):
         return to_bytes(kind, unscaled_to_decimal(value, kind.scale))
     return to_bytes(kind, value)
+
+
+def _text_above(cut: str) -> str | None:
+    """The shortest text above every text that begins with `cut`; surrogates are not characters."""
+    for end in range(len(cut) - 1, -1, -1):
+        code = ord(cut[end]) + 1
+        if code <= sys.maxunicode:
+            return cut[:end] + chr(_AFTER_SURROGATES if code == _FIRST_SURROGATE else code)
+    return None
+
+
+def _bytes_above(cut: bytes) -> bytes | None:
+    for end in range(len(cut) - 1, -1, -1):
+        if cut[end] < 0xFF:
+            return cut[:end] + bytes([cut[end] + 1])
+    return None

@@ -26,12 +26,14 @@ from icefloe.errors import UnsupportedTableError
 from icefloe.execute.hidden_nans import guarded, may_hide_nans
 from icefloe.execute.name_mapping import PhysicalLayout, physical_layouts
 from icefloe.execute.position_deletes import Deleted, read_position_deletes
+from icefloe.execute.read_names import by_id_alone, names_may_be_reused, under_own_name
 from icefloe.frames import frame_of
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.state import TableState
 from icefloe.metadata.storage import spark_location, spark_uri
 from icefloe.plan.files import Candidate
 from icefloe.schemas.spark_types import spark_schema, spark_type
+from icefloe.spark_errors import translated
 
 
 @dataclass(frozen=True)
@@ -133,31 +135,19 @@ class Scan:
         with_positions: bool,
     ) -> DataFrame:
         schema = self.state.schema
-        wanted = (
-            layout.spark_schema
-            if layout
-            else spark_schema(Schema(*schema.fields, *hidden), with_ids=True)
-        )
-        paths = [spark_location(candidate.path) for candidate in files]
-        rows = (
-            self.spark.read.schema(wanted)
-            .option("recursiveFileLookup", "true")
-            .option("__globPaths__", "false")
-            .option("ignoreMissingFiles", "false")
-            .option("ignoreCorruptFiles", "false")
-            .option("mergeSchema", "false")
-            .parquet(*paths)
-        )
-        names = [f.name for f in (*schema.fields, *hidden)]
-        chosen = (
-            layout.columns(schema)
-            if layout
-            else [_quoted(name).alias(name, metadata={}) for name in names]
-        )
+        fields = (*schema.fields, *hidden)
+        chosen = [_quoted(field.name).alias(field.name, metadata={}) for field in fields]
+        if layout:
+            wanted, chosen = layout.spark_schema, layout.columns(schema)
+        elif names_may_be_reused(self.state):
+            wanted, chosen = by_id_alone(Schema(*fields)), [under_own_name(f) for f in fields]
+        else:
+            wanted = spark_schema(Schema(*fields), with_ids=True)
+        rows = self._parquet(wanted, [candidate.path for candidate in files])
         hidden_nans = may_hide_nans(schema, [candidate.live.file for candidate in files])
         chosen = [
             guarded(column, field).alias(field.name) if field.field_id in hidden_nans else column
-            for column, field in zip(chosen, (*schema.fields, *hidden), strict=False)
+            for column, field in zip(chosen, fields, strict=False)
         ]
         if not with_positions:
             return rows.select(*chosen)
@@ -166,6 +156,19 @@ class Scan:
             F.col("_metadata.file_path").alias(columns.FILE),
             F.col("_metadata.row_index").alias(columns.POS),
         )
+
+    def _parquet(self, schema: T.StructType, paths: list[str]) -> DataFrame:
+        """Spark's reader over exactly these files: no globs, no partitions out of folder names."""
+        with translated():
+            return (
+                self.spark.read.schema(schema)
+                .option("recursiveFileLookup", "true")
+                .option("__globPaths__", "false")
+                .option("ignoreMissingFiles", "false")
+                .option("ignoreCorruptFiles", "false")
+                .option("mergeSchema", "false")
+                .parquet(*map(spark_location, paths))
+            )
 
     def _facts(self, files: list[Candidate], only: Mapping[str, BitMap64] | None) -> DataFrame:
         """One row per file: what is needed to judge its rows."""
@@ -257,10 +260,9 @@ class Scan:
         parts = []
         for delete in deletes:
             _refuse_unreadable_delete(delete)
-            rows = self.spark.read.schema(wanted).option("__globPaths__", "false")
             number = -1 if everywhere else numbers[delete.partition_key]
             parts.append(
-                rows.parquet(spark_location(delete.path)).select(
+                self._parquet(wanted, [delete.path]).select(
                     "*", F.lit(delete.sequence_number).alias("s"), F.lit(number).alias("n")
                 )
             )

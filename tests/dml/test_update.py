@@ -358,9 +358,8 @@ def test_u39_repeated_updates_of_a_file_stay_right(table):
     steps = [("id IN (1, 2)", 1), ("id IN (2, 3)", 10), ("id IN (1, 2)", 100), ("id = 5", 1000)]
     for condition, amount in steps:
         table.update().set("value", f"value + {amount}").where(condition).execute()
-        for i in model:
-            if str(i) in condition.partition("=")[2] + condition.partition("(")[2]:
-                model[i] = None if model[i] is None else model[i] + amount
+        named = condition.partition("=")[2] + condition.partition("(")[2]
+        model.update({i: v + amount for i, v in model.items() if str(i) in named})
     assert {row[0]: row[3] for row in rows(table)} == model
 
 

@@ -1,0 +1,1 @@
+"""Timed comparisons of icefloe with other engines; see README.md here."""

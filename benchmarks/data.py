@@ -1,0 +1,112 @@
+"""The input rows: made once per size from a fixed seed, the same files for every peer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from benchmarks.digest import COLUMNS, digest_of
+from benchmarks.statements import BoundStatement, Kind, Statement
+
+FILES = 8
+SEED = 20240229
+_NARROW = 4
+_WORDS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many rows and columns the table has."""
+
+    name: str
+    rows: int
+    columns: int
+
+    def with_rows(self, rows: int | None) -> Size:
+        """The same columns with another number of rows."""
+        if rows is None:
+            return self
+        if rows <= 0 or rows % (FILES * 100):
+            raise SystemExit(
+                f"--rows {rows} must be a multiple of {FILES * 100}: {FILES} files, each with the "
+                "same number of rows in every bucket."
+            )
+        return replace(self, rows=rows)
+
+
+SIZES = {
+    size.name: size
+    for size in (
+        Size("tiny", 40_000, 4),
+        Size("narrow", 4_000_000, 4),
+        Size("wide", 2_000_000, 40),
+    )
+}
+
+
+def input_files(size: Size, folder: Path) -> tuple[Path, ...]:
+    """The Parquet files of a size under `folder`, made when they are not there yet."""
+    home = folder / f"{size.rows}x{size.columns}-{SEED}"
+    home.mkdir(parents=True, exist_ok=True)
+    files = tuple(home / f"part-{number}.parquet" for number in range(FILES))
+    for number, file in enumerate(files):
+        if not file.exists():
+            unfinished = file.with_suffix(".unfinished")
+            pq.write_table(_rows_of_file(size, number), unfinished, compression="zstd")
+            unfinished.rename(file)
+    return files
+
+
+def bind(statement: Statement, size: Size, files: tuple[Path, ...]) -> BoundStatement:
+    """What a statement must do to these rows, worked out without any of the peers."""
+    chosen = statement.chosen(size.rows)
+    changed = 0
+    after = []
+    for batch in ds.dataset([str(file) for file in files]).to_batches(columns=list(COLUMNS)):
+        values = batch.column(chosen.column).to_numpy()
+        hit = (values >= chosen.low) & (values < chosen.high)
+        changed += int(hit.sum())
+        after.append(_apply(statement, batch, hit))
+    return BoundStatement(statement, chosen.sql, changed, digest_of(after))
+
+
+def _apply(statement: Statement, batch: pa.RecordBatch, hit: np.ndarray) -> pa.RecordBatch:
+    if statement.kind is Kind.DELETE:
+        return batch.filter(pa.array(~hit))
+    values = batch.column("value").to_numpy() + hit
+    return batch.set_column(batch.schema.get_field_index("value"), "value", pa.array(values))
+
+
+def _rows_of_file(size: Size, number: int) -> pa.Table:
+    """Ids ascend over the files; every file has the same number of rows in each bucket."""
+    random = np.random.default_rng([SEED, number])
+    rows = size.rows // FILES
+    columns = {
+        "id": pa.array(np.arange(number * rows, (number + 1) * rows, dtype=np.int64)),
+        "bucket": pa.array(random.permutation(np.arange(rows, dtype=np.int32) % 100)),
+        "value": pa.array(random.integers(0, 1_000_000, rows)),
+        "name": _words(random, rows),
+    }
+    makers = (_longs, _doubles, _words)
+    for extra in range(size.columns - _NARROW):
+        make = makers[extra % len(makers)]
+        columns[f"{make.__name__.strip('_')}_{extra}"] = make(random, rows)
+    return pa.table(columns)
+
+
+def _longs(random: np.random.Generator, rows: int) -> pa.Array:
+    return pa.array(random.integers(0, 10**12, rows))
+
+
+def _doubles(random: np.random.Generator, rows: int) -> pa.Array:
+    return pa.array(random.normal(size=rows))
+
+
+def _words(random: np.random.Generator, rows: int) -> pa.Array:
+    words = pa.array([f"customer-{number:06}" for number in range(_WORDS)])
+    return words.take(pa.array(random.integers(0, _WORDS, rows)))

@@ -1,0 +1,40 @@
+"""The engines that are compared, by the name they have on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+from benchmarks.peers.peer import Peer
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSpec:
+    """Where a peer's class is; imported only in the peer's own process."""
+
+    module: str
+    factory: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    def make(self, folder: Path) -> Peer:
+        """The peer, with its tables under `folder`."""
+        factory: Callable[..., Peer] = getattr(import_module(self.module), self.factory)
+        return partial(factory, **dict(self.options))(folder)
+
+
+_ICEFLOE = ("benchmarks.peers.icefloe_peer", "IcefloePeer")
+_DELTARS = ("benchmarks.peers.deltars", "DeltaRsPeer")
+_PYICEBERG = ("benchmarks.peers.pyiceberg_peer", "PyIcebergPeer")
+
+PEERS = {
+    "icefloe-cow": PeerSpec(*_ICEFLOE, (("mode", "copy-on-write"),)),
+    "icefloe-mor": PeerSpec(*_ICEFLOE, (("mode", "merge-on-read"),)),
+    "deltars": PeerSpec(*_DELTARS),  # as it comes: DELETE writes zstd, all else Snappy
+    "deltars-zstd": PeerSpec(*_DELTARS, (("compression", "ZSTD"),)),  # as Iceberg's default is
+    "pyiceberg": PeerSpec(*_PYICEBERG, (("update_by", "upsert"),)),
+    "pyiceberg-overwrite": PeerSpec(*_PYICEBERG, (("update_by", "overwrite"),)),
+}
+DEFAULT_PEERS = ("icefloe-cow", "icefloe-mor", "deltars", "pyiceberg")

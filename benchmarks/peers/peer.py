@@ -1,0 +1,61 @@
+"""What every peer can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from benchmarks.digest import Digest
+from benchmarks.statements import BoundStatement
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a peer tells about one statement it ran; None where it doesn't tell."""
+
+    rows_changed: int | None = None
+    bytes_read: int | None = None
+    told: Mapping[str, object] = field(default_factory=dict)  # its own figures, as they are
+
+
+class Peer(Protocol):
+    """One engine with one table; lives in a process of its own."""
+
+    @property
+    def table_folder(self) -> Path:
+        """Where the table's files are: what a statement writes is what is new under it."""
+        ...
+
+    def setup(self, files: Sequence[Path]) -> None:
+        """Make the table from the input: one data file for each input file, rows in order."""
+        ...
+
+    def reason_to_leave_out(self, bound: BoundStatement) -> str | None:
+        """Why a statement can't be run here; None when it can."""
+        ...
+
+    def run(self, bound: BoundStatement) -> Facts:
+        """Run a statement. This call is timed, and nothing else."""
+        ...
+
+    def settle(self, facts: Facts) -> Facts:
+        """Facts that take work to find out, after the clock has stopped."""
+        ...
+
+    def restore(self) -> None:
+        """Bring the table back to what `setup` made."""
+        ...
+
+    def digest(self) -> Digest:
+        """The digest of the rows as this engine reads them now."""
+        ...
+
+    def versions(self) -> Mapping[str, str]:
+        """Versions and settings that the numbers depend on."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what the peer started."""
+        ...

@@ -1,0 +1,112 @@
+"""PyIceberg alone: DELETE is its own, UPDATE is put together from what it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
+
+from benchmarks.digest import COLUMNS, Digest, digest_of
+from benchmarks.peers.peer import Facts
+from benchmarks.statements import ASSIGNED_COLUMN, BoundStatement, Kind
+
+_UPSERT_ROWS = 50_000  # seconds grow with the rows: 40,000 took 12 s on a busy machine
+
+
+class PyIcebergPeer:
+    """`update_by` is "upsert" (by key) or "overwrite" (delete and append in one commit)."""
+
+    def __init__(self, folder: Path, update_by: str) -> None:
+        self._folder = folder / "warehouse"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._update_by = update_by
+        self._catalog = load_catalog(
+            "bench",
+            type="sql",
+            uri=f"sqlite:///{folder / 'catalog.db'}",
+            warehouse=f"file://{self._folder}",
+        )
+        self._table: Table | None = None
+        self._base: int | None = None
+
+    @property
+    def table_folder(self) -> Path:
+        return self._folder
+
+    def setup(self, files: Sequence[Path]) -> None:
+        self._catalog.create_namespace("bench")
+        self._table = self._catalog.create_table("bench.rows", pq.read_schema(files[0]))
+        for file in files:
+            self._table.append(pq.read_table(file))
+        self._base = self._snapshot_id
+
+    def reason_to_leave_out(self, bound: BoundStatement) -> str | None:
+        match bound.statement.kind:
+            case Kind.DELETE:
+                return None
+            case Kind.UPDATE if self._update_by == "overwrite":
+                return None
+            case Kind.UPDATE if bound.rows_changed <= _UPSERT_ROWS:
+                return None
+            case Kind.UPDATE:
+                return (
+                    f"PyIceberg has no UPDATE, and its upsert is slow: {bound.rows_changed:,} rows "
+                    f"are more than the {_UPSERT_ROWS:,} that are tried"
+                )
+        return f"no {bound.statement.kind} here yet"
+
+    def run(self, bound: BoundStatement) -> Facts:
+        if bound.statement.kind is Kind.DELETE:
+            self._table.delete(bound.where)
+            return Facts()
+        rows = _with_value_added(self._table.scan(bound.where).to_arrow())
+        if self._update_by == "overwrite":
+            self._table.overwrite(rows, overwrite_filter=bound.where)
+            return Facts(rows.num_rows)
+        result = self._table.upsert(rows, join_cols=["id"])
+        return Facts(result.rows_updated)
+
+    def settle(self, facts: Facts) -> Facts:
+        """A delete tells no count: the totals of the snapshots do."""
+        if facts.rows_changed is not None:
+            return facts
+        before, after = self._total_rows(self._base), self._total_rows(self._snapshot_id)
+        return replace(facts, rows_changed=before - after)
+
+    def restore(self) -> None:
+        if self._snapshot_id != self._base:
+            self._table.manage_snapshots().rollback_to_snapshot(self._base).commit()
+            self._table.refresh()
+
+    def digest(self) -> Digest:
+        scan = self._table.scan(selected_fields=COLUMNS)
+        return digest_of(scan.to_arrow_batch_reader())
+
+    def versions(self) -> Mapping[str, str]:
+        return {
+            "pyiceberg": version("pyiceberg"),
+            "pyarrow": version("pyarrow"),
+            "update by": self._update_by,
+        }
+
+    def close(self) -> None:
+        self._catalog.close()
+
+    @property
+    def _snapshot_id(self) -> int:
+        return self._table.metadata.current_snapshot_id
+
+    def _total_rows(self, snapshot_id: int) -> int:
+        return int(self._table.snapshot_by_id(snapshot_id).summary["total-records"])
+
+
+def _with_value_added(rows: pa.Table) -> pa.Table:
+    index = rows.schema.get_field_index(ASSIGNED_COLUMN)
+    return rows.set_column(index, rows.schema.field(index), pc.add(rows.column(index), 1))

@@ -1,0 +1,225 @@
+"""The engine on a cluster and over Spark Connect: the same statements, the same answers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib
+from decimal import Decimal
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from leftovers import leftovers
+from pyspark.sql import functions as F
+from tables import data_files, delete_files, rows, snapshots, summary
+
+import icefloe
+from icefloe.errors import (
+    ColumnNotFoundError,
+    NullabilityError,
+    ParseError,
+    SchemaMismatchError,
+    StatementError,
+    TypeMismatchError,
+)
+
+pytestmark = pytest.mark.cluster
+
+SCHEMA = "id BIGINT, name STRING, v DOUBLE"
+ROWS = [{"id": i, "name": f"name-{i}", "v": i / 2} for i in range(20)]
+
+
+@pytest.fixture(params=[(), ("bucket(4, name)",)], ids=["unpartitioned", "bucketed"])
+def partition_by(request):
+    return request.param
+
+
+@pytest.fixture
+def table(table_of, mode, partition_by):
+    """Twenty rows in two files or more, whose statements take the mode of the test."""
+    return table_of(SCHEMA, ROWS[:10], ROWS[10:], mode=mode, partition_by=partition_by)
+
+
+def test_workers_have_pyarrow_but_not_icefloe(spark):
+    """Functions are sent by value: workers need not have the package."""
+
+    def look(batches):
+        for _ in batches:
+            pass
+        try:
+            found = importlib.import_module("icefloe").__file__
+        except ModuleNotFoundError as error:
+            found = str(error)
+        version = importlib.import_module("pyarrow").__version__
+        yield pa.RecordBatch.from_pydict({"icefloe": [found], "pyarrow": [version]})
+
+    told = spark.range(4).repartition(2).mapInArrow(look, "icefloe string, pyarrow string")
+    expected = {("No module named 'icefloe'", pa.__version__)}
+    assert {tuple(row) for row in told.collect()} == expected
+
+
+def test_cluster_has_its_own_executors(spark, backend):
+    """Tasks run in other processes than the driver's JVM where there is a cluster."""
+    if backend == "connect":
+        assert type(spark).__module__.startswith("pyspark.sql.connect")
+    else:
+        assert spark.sparkContext.master.startswith("spark://127.0.0.1:")
+
+
+def test_update_and_delete(table, mode):
+    updated = table.update().set("v", "v + 100").where("id % 2 = 0").execute()
+    deleted = table.delete().where("id >= 15").execute()
+
+    assert (updated.rows_updated, deleted.rows_deleted) == (10, 5)
+    assert (updated.mode, deleted.mode) == (mode, mode)
+    expected = [(i, f"name-{i}", i / 2 + (100 if i % 2 == 0 else 0)) for i in range(15)]
+    assert rows(table) == sorted(expected, key=repr)
+    assert bool(delete_files(table)) == (mode == "merge-on-read")
+    assert leftovers(table) == set()
+
+
+def test_change_of_the_partition_column(table):
+    table.update().set("name", "concat(name, '-moved')").where("id < 3").execute()
+    table.update().set("name", "upper(name)").where("name LIKE '%moved'").execute()
+    assert sorted(row["name"] for row in table.scan(["name"], "id < 3").collect()) == [
+        "NAME-0-MOVED", "NAME-1-MOVED", "NAME-2-MOVED"
+    ]  # fmt: skip
+    assert table.count() == 20
+
+
+def test_scan_with_deletes_columns_conditions_and_positions(table):
+    first = table.snapshot_id
+    table.delete().where("id in (1, 11)").execute()
+    table.update().set("v", "0").where("id = 2").execute()
+
+    assert table.count() == 18
+    assert rows(table, "id", where="id < 4") == [(0,), (2,), (3,)]
+    assert rows(table, "v", where=F.col("id") == 2) == [(0.0,)]
+    assert len(table.scan(limit=5).collect()) == 5
+    assert table.scan(snapshot_id=first).count() == 20
+    located = table.scan(["id", "_file", "_pos"]).collect()
+    assert {row["_file"] for row in located} <= {file.path for file in data_files(table)}
+    assert table.to_arrow().num_rows == len(table.to_pandas()) == 18
+
+
+def test_auto_mode_and_subquery(table):
+    table.update().set("v", "-1").where(f"id > (SELECT avg(id) FROM {table.name})").with_options(
+        mode="auto"
+    ).execute()
+    assert table.scan(where="v = -1").count() == 10
+
+
+def test_rows_of_every_kind(lake, spark, partition_by):
+    table = lake.create_table("kinds", SCHEMA, partition_by=partition_by)
+    table.append(spark.createDataFrame([(1, "a", 1.0)], SCHEMA))
+    table.append(pa.table({"id": [2], "name": ["b"], "v": [2.0]}))
+    table.append(pa.record_batch({"id": [3], "name": ["c"], "v": [3.0]}))
+    table.append(pd.DataFrame({"id": [4], "name": ["d"], "v": [4.0]}))
+    table.append([{"id": 5, "name": None, "v": None}])
+    assert rows(table) == [
+        (1, "a", 1.0),
+        (2, "b", 2.0),
+        (3, "c", 3.0),
+        (4, "d", 4.0),
+        (5, None, None),
+    ]
+    assert summary(table)["total-records"] == "5"
+
+
+def test_types_and_time_partitions(lake):
+    schema = "ts TIMESTAMP, day DATE, price DECIMAL(10,2), tags ARRAY<STRING>, s STRUCT<a: INT>"
+    table = lake.create_table("types", schema, partition_by=["days(ts)", "bucket(4, price)"])
+    moment = dt.datetime(2024, 2, 29, 23, 30, tzinfo=dt.UTC)
+    one = {
+        "ts": moment,
+        "day": dt.date(2024, 2, 29),
+        "price": Decimal("9.99"),
+        "tags": ["x"],
+        "s": {"a": 1},
+    }
+    table.append([one, {**one, "ts": moment + dt.timedelta(hours=1)}])
+
+    table.update().set("s.a", "7").set("price", "price + 1").where("ts < '2024-03-01'").execute()
+
+    found = table.scan(["day", "price", "tags", "s.a"]).orderBy("price").collect()
+    assert [tuple(row) for row in found] == [
+        (dt.date(2024, 2, 29), Decimal("9.99"), ["x"], 1),
+        (dt.date(2024, 2, 29), Decimal("10.99"), ["x"], 7),
+    ]
+
+
+def test_overwrite_and_truncate(table):
+    table.overwrite_partitions([{"id": 0, "name": "name-0", "v": -1.0}])
+    assert (0, "name-0", -1.0) in rows(table)
+    table.overwrite([{"id": 7, "name": "x", "v": 0.0}])
+    assert rows(table) == [(7, "x", 0.0)]
+    assert table.truncate().rows_deleted == 1
+    assert rows(table) == []
+
+
+def test_statement_that_matches_nothing_makes_no_snapshot(table):
+    before = len(snapshots(table))
+    assert table.update().set("v", "1").where("id = 99").execute().snapshot_id is None
+    assert table.delete().where("name = 'nobody'").execute().snapshot_id is None
+    assert len(snapshots(table)) == before
+
+
+def test_explain_tells_the_plan_and_changes_nothing(table, mode):
+    before = table.snapshot_id
+    plan = table.update().set("v", "0").where("id = 3").explain()
+    assert plan.mode == mode
+    assert plan.files_scanned >= 1
+    assert plan.files_skipped >= 1
+    assert "scan -> filter -> transform -> write -> coalesce -> commit" in str(plan)
+    assert table.snapshot_id == before
+
+
+def test_metadata_tables(table):
+    assert table.snapshots().count() == table.history().count() == 2
+    assert table.files().count() == len(data_files(table))
+
+
+@pytest.mark.parametrize(
+    ("condition", "error", "told"),
+    [
+        ("idd = 1", ColumnNotFoundError, "Did you mean 'id'"),
+        ("id = = 1", ParseError, "(?i)syntax error at or near '='"),
+        ("id + 1", TypeMismatchError, "BOOLEAN"),
+        ("rand() < 0.5", StatementError, "not deterministic"),
+        ("id / 0 = 1", StatementError, "(?i)divi"),
+    ],
+)
+def test_bad_condition_is_our_error_and_changes_nothing(table_of, condition, error, told):
+    table = table_of(SCHEMA, ROWS[:2])
+    with pytest.raises(error, match=told) as caught:
+        table.delete().where(condition).execute()
+    assert "at org.apache" not in str(caught.value)
+    assert len(snapshots(table)) == 1
+    assert leftovers(table) == set()
+
+
+def test_bad_rows_and_values_are_our_errors(lake, spark):
+    table = lake.create_table("strict", "id BIGINT NOT NULL, n INT")
+    with pytest.raises(SchemaMismatchError, match="lack 'n'"):
+        table.append(spark.range(1))
+    with pytest.raises(NullabilityError, match="'id'"):
+        table.append([{"id": None, "n": 1}])
+    table.append([{"id": 1, "n": 1}])
+    with pytest.raises(TypeMismatchError, match="int but got string"):
+        table.update().set("n", "'x'").execute()
+    with pytest.raises(TypeMismatchError, match="out of range"):
+        table.update().set("n", "id + 3000000000").execute()
+    with pytest.raises(NullabilityError, match="'id'"):
+        table.update().set("id", "nullif(id, 1)").execute()
+    with pytest.raises(ColumnNotFoundError, match="'nn'"):
+        table.scan(where="nn = 1").collect()
+    assert rows(table) == [(1, 1)]
+    assert leftovers(table) == set()
+
+
+def test_running_session_is_found_without_being_given(spark, tmp_path):
+    """api.md: without `spark=` the active session is used, classic or Connect."""
+    with icefloe.connect(tmp_path / "lake") as lake:
+        assert lake.spark is spark
+        lake.create_table("t", "id BIGINT").append([{"id": 1}])
+        assert lake.table("t").count() == 1

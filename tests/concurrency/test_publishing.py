@@ -1,0 +1,238 @@
+"""Publishing a snapshot: lost races, lost answers, idempotency keys, branches, summaries."""
+
+from __future__ import annotations
+
+import pytest
+import requests
+from leftovers import leftovers
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from tables import data_files, rows, snapshots, stored_files, summary
+
+from icefloe.errors import CommitStateUnknownError, ConflictError, StatementError
+
+SCHEMA = "id BIGINT, n INT"
+ROWS = [{"id": 1, "n": 0}, {"id": 2, "n": 0}]
+QUICK = {"commit.retry.min-wait-ms": "1", "commit.retry.num-retries": "2"}
+
+
+@pytest.fixture
+def catalog_that(lake, monkeypatch):
+    """Makes the catalog raise the given errors, one per call, before or after it commits."""
+
+    def arrange(*errors, landing=False):
+        commit_table, pending, calls = lake.catalog.commit_table, list(errors), []
+
+        def commit(*arguments):
+            calls.append(arguments)
+            if not pending:
+                return commit_table(*arguments)
+            if landing:
+                commit_table(*arguments)
+            raise pending.pop(0)
+
+        monkeypatch.setattr(lake.catalog, "commit_table", commit)
+        return calls
+
+    return arrange
+
+
+def test_lost_race_is_tried_again_with_the_same_files(table_of, catalog_that, mode):
+    """D6, M27: the statement runs once, the commit three times."""
+    table = table_of(SCHEMA, ROWS, mode=mode, properties=QUICK)
+    catalog_that(CommitFailedException("moved"), CommitFailedException("moved"))
+
+    result = table.update().set("n", "5").where("id = 1").execute()
+
+    assert result.attempts == 3
+    assert rows(table) == [(1, 5), (2, 0)]
+    assert leftovers(table) == set()
+
+
+def test_race_lost_every_time_is_a_conflict_and_leaves_no_files(table_of, catalog_that, mode):
+    """D6: commit.retry.num-retries bounds the tries."""
+    table = table_of(SCHEMA, ROWS, mode=mode, properties=QUICK)
+    calls = catalog_that(*[CommitFailedException("moved")] * 9)
+
+    with pytest.raises(ConflictError, match=r"every time \(3 tries\)") as caught:
+        table.update().set("n", "5").where("id = 1").execute()
+
+    assert len(calls) == 3
+    assert isinstance(caught.value.__cause__.__cause__, CommitFailedException)
+    assert (caught.value.table, caught.value.base_snapshot_id) == (table.name, table.snapshot_id)
+    assert rows(table) == [(1, 0), (2, 0)]
+    assert leftovers(table) == set()
+
+
+def test_commit_whose_answer_is_lost_counts_as_published(table_of, catalog_that):
+    """The snapshot is found in the table: rows are neither lost nor added twice."""
+    table = table_of(SCHEMA, ROWS, properties=QUICK)
+    catalog_that(CommitStateUnknownException("502"), landing=True)
+
+    result = table.append([{"id": 3, "n": 0}])
+
+    assert result.snapshot_id == table.snapshot_id
+    assert rows(table, "id") == [(1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CommitStateUnknownException("502"),
+        RuntimeError("?"),
+        requests.exceptions.ReadTimeout("no answer"),
+        ConnectionResetError("gone"),
+        KeyboardInterrupt(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_commit_of_unknown_outcome_keeps_its_files(table_of, catalog_that, error):
+    """Files are deleted only when the commit surely failed: this one may land yet."""
+    table = table_of(SCHEMA, ROWS, properties=QUICK)
+    catalog_that(error)
+
+    with pytest.raises(CommitStateUnknownError, match="No file was deleted") as caught:
+        table.append([{"id": 3, "n": 0}])
+
+    assert caught.value.__cause__ is error
+    kept = leftovers(table)
+    assert {path.rpartition(".")[2] for path in kept} == {"parquet", "avro"}
+    assert len(kept) == 3  # a data file, its manifest and the manifest list
+    assert rows(table) == [(1, 0), (2, 0)]
+
+
+def test_same_idempotency_key_does_nothing_the_second_time(table_of, mode):
+    """api.md: the first result's counts come back."""
+    table = table_of(SCHEMA, ROWS, mode=mode)
+    statement = table.update().set("n", "n + 1").with_options(idempotency_key="load-7")
+
+    first = statement.execute()
+    second = statement.execute()
+
+    assert rows(table, "n") == [(1,), (1,)]
+    assert (first.rows_updated, second.rows_updated) == (2, 2)
+    assert second.snapshot_id == first.snapshot_id
+    counts = (
+        "operation",
+        "mode",
+        "rows_copied",
+        "data_files_added",
+        "data_files_removed",
+        "bytes_written",
+    )
+    assert [getattr(second, name) for name in counts] == [getattr(first, name) for name in counts]
+    other_key = table.update().set("n", "n + 1").with_options(idempotency_key="load-8")
+    assert other_key.execute().snapshot_id != first.snapshot_id
+    assert rows(table, "n") == [(2,), (2,)]
+
+
+def test_idempotency_key_that_lands_meanwhile_is_not_applied_twice(table_of, other, meanwhile):
+    table = table_of(SCHEMA, ROWS)
+    firsts = []
+
+    def same_statement() -> None:
+        theirs = other.table(table.name).update().set("n", "n + 1")
+        firsts.append(theirs.with_options(idempotency_key="load-7").execute())
+
+    meanwhile(same_statement)
+    second = table.update().set("n", "n + 1").with_options(idempotency_key="load-7").execute()
+
+    assert second.snapshot_id == firsts[0].snapshot_id == table.snapshot_id
+    assert second.rows_updated == 2
+    assert rows(table, "n") == [(1,), (1,)]
+    assert leftovers(table) == set()
+
+
+def test_branch_begins_at_main_and_leaves_main_alone(table_of, mode):
+    table = table_of(SCHEMA, ROWS, mode=mode)
+    main = table.snapshot_id
+
+    result = table.delete().where("id = 1").with_options(branch="dev").execute()
+    again = table.update().set("n", "9").where("id = 2").with_options(branch="dev").execute()
+
+    assert table.snapshot_id == main
+    assert rows(table) == [(1, 0), (2, 0)]
+    assert rows(table, snapshot_id=result.snapshot_id) == [(2, 0)]
+    assert rows(table, snapshot_id=again.snapshot_id) == [(2, 9)]
+    refs = table.iceberg.metadata.refs
+    assert {name: ref.snapshot_id for name, ref in refs.items()} == {
+        "main": main,
+        "dev": again.snapshot_id,
+    }
+
+
+def test_writers_of_two_branches_do_not_conflict(table_of, other, meanwhile):
+    """The same row on two branches; only the sequence number is raced for."""
+    table = table_of(SCHEMA, ROWS)
+    table.delete().where("id = 2").with_options(branch="dev").execute()
+    theirs = other.table(table.name).update().set("n", "7").where("id = 1")
+    meanwhile(theirs.with_options(branch="dev").execute)
+
+    table.update().set("n", "5").where("id = 1").execute()
+
+    assert rows(table) == [(1, 5), (2, 0)]
+    dev = table.iceberg.metadata.refs["dev"].snapshot_id
+    assert rows(table, snapshot_id=dev) == [(1, 7)]
+    numbers = [snapshot.sequence_number for snapshot in snapshots(table)]
+    assert numbers == sorted(set(numbers))
+
+
+def test_two_writers_that_make_the_same_branch_both_land(table_of, other, meanwhile):
+    table = table_of(SCHEMA, ROWS)
+    theirs = other.table(table.name).delete().where("id = 2").with_options(branch="dev")
+    meanwhile(theirs.execute)
+
+    table.update().set("n", "5").where("id = 1").with_options(branch="dev").execute()
+
+    dev = table.iceberg.metadata.refs["dev"].snapshot_id
+    assert rows(table, snapshot_id=dev) == [(1, 5)]
+    assert rows(table) == [(1, 0), (2, 0)]
+
+
+def test_tag_cannot_be_written_to(table_of):
+    table = table_of(SCHEMA, ROWS)
+    with table.iceberg.manage_snapshots() as manage:
+        manage.create_tag(table.snapshot_id, "v1")
+
+    with pytest.raises(StatementError, match="is a tag"):
+        table.delete().with_options(branch="v1").execute()
+
+
+def test_summary_option_is_in_the_snapshot_and_hides_no_fact(table_of):
+    """X08: entries of the caller's beside the engine's own, which win."""
+    table = table_of(SCHEMA, ROWS)
+    given = {"job": "nightly", "run": 7, "total-records": "999"}
+
+    table.delete().where("id = 1").with_options(summary=given).execute()
+
+    found = summary(table)
+    assert (found["job"], found["run"]) == ("nightly", "7")
+    assert (found["total-records"], found["engine-name"]) == ("2", "icefloe")
+    assert found["icefloe.rows-deleted"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"retry": 1}, "Unknown option 'retry'"),
+        ({"retries": -1}, "whole number from 0"),
+        ({"retries": True}, "whole number from 0"),
+        ({"branch": ""}, "branch name"),
+        ({"summary": "x"}, "takes a dict"),
+        ({"idempotency_key": ""}, "takes a text"),
+        ({"isolation": "dirty"}, "Unknown isolation level"),
+        ({"mode": "fast"}, "Unknown write mode"),
+    ],
+)
+def test_bad_options_are_refused_by_name(table_of, options, told):
+    table = table_of(SCHEMA)
+    with pytest.raises(StatementError, match=told):
+        table.delete().with_options(**options)
+
+
+def test_lost_race_does_not_write_data_files_again(table_of, catalog_that):
+    table = table_of(SCHEMA, ROWS, properties=QUICK)
+    catalog_that(CommitFailedException("moved"))
+
+    table.append([{"id": 3, "n": 0}])
+
+    assert stored_files(table) == {file.path.removeprefix("file://") for file in data_files(table)}

@@ -1,0 +1,283 @@
+"""Copy-on-write and merge-on-read, by requirement number."""
+
+from __future__ import annotations
+
+import pytest
+from pyiceberg.manifest import ManifestContent
+from tables import data_files, delete_files, rows, snapshots, summary
+
+from icefloe.errors import StatementError, StorageError, UnsupportedTableError
+from icefloe.settings import Settings, UpdateKind, UpdateMode
+
+SCHEMA = "id BIGINT, region STRING, n INT"
+ROWS = [{"id": i, "region": "us" if i % 2 else "eu", "n": i} for i in range(1, 7)]
+
+
+@pytest.mark.parametrize("kind", ["delete", "update"])
+def test_t01_every_kind_in_every_mode_gives_the_same_rows(table_of, kind, partition_by):
+    found = []
+    for mode in ("copy-on-write", "merge-on-read"):
+        table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
+        if kind == "delete":
+            table.delete().where("id = 2").execute()
+        else:
+            table.update().set("n", "n + 1").where("id = 2").execute()
+        found.append(rows(table))
+        assert bool(delete_files(table)) == (mode == "merge-on-read")
+    assert found[0] == found[1]
+
+
+def test_t02_t03_t04_d2_merge_on_read_is_the_default_and_is_written(lake):
+    table = lake.create_table("t", SCHEMA)
+    table.append(ROWS)
+
+    modes = {k: v for k, v in table.properties.items() if k.endswith(".mode")}
+    assert modes == dict.fromkeys(
+        ("write.delete.mode", "write.update.mode", "write.merge.mode"), "merge-on-read"
+    )
+    assert table.delete().where("id = 1").execute().mode == "merge-on-read"
+    assert len(delete_files(table)) == 1
+    assert table.update().set("n", "0").where("id = 2").execute().mode == "merge-on-read"
+    assert len(delete_files(table)) == 2
+
+
+def test_d2_a_table_without_properties_gets_the_same_default(lake):
+    lake.create_namespace("ns")
+    lake.catalog.create_table("ns.plain", lake.create_table("t", SCHEMA).iceberg.schema())
+    table = lake.table("ns.plain")
+    table.append(ROWS)
+
+    result = table.delete().where("id = 1").execute()
+
+    assert result.mode == "merge-on-read"
+    assert len(delete_files(table)) == 1
+    assert "merge-on-read: default" in str(table.delete().where("id = 2").explain())
+
+
+def test_t05_modes_are_set_at_creation_and_later_several_at_once(lake):
+    table = lake.create_table("t", SCHEMA, properties={"write.delete.mode": "copy-on-write"})
+    assert table.properties["write.delete.mode"] == "copy-on-write"
+
+    table.set_properties({"write.delete.mode": "merge-on-read", "write.update.mode": "auto"})
+    assert table.properties["write.delete.mode"] == "merge-on-read"
+    assert table.properties["write.update.mode"] == "auto"
+
+    table.set_properties({"write.delete.mode": "copy-on-write"})
+    assert table.properties["write.delete.mode"] == "copy-on-write"
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        ("merge-on-read", UpdateMode.MERGE_ON_READ),
+        ("MERGE_ON_READ", UpdateMode.MERGE_ON_READ),
+        ("copy-on-write", UpdateMode.COPY_ON_WRITE),
+        ("COPY_ON_WRITE", UpdateMode.COPY_ON_WRITE),
+        ("auto", UpdateMode.AUTO),
+        ("AUTO", UpdateMode.AUTO),
+    ],
+)
+def test_t06_spellings_of_modes(text, mode):
+    assert UpdateMode.parse(text) is mode
+
+
+@pytest.mark.parametrize("text", ["", "cow", "Merge-On-Read", "merge on read", "1"])
+def test_t06_other_spellings_are_refused(text):
+    with pytest.raises(StatementError, match="Unknown write mode"):
+        UpdateMode.parse(text)
+
+
+def test_t06_upper_snake_is_stored_in_icebergs_spelling(lake):
+    table = lake.create_table("t", SCHEMA, properties={"write.delete.mode": "COPY_ON_WRITE"})
+    assert table.properties["write.delete.mode"] == "copy-on-write"
+    with pytest.raises(StatementError, match=r"write\.update\.mode.*'sometimes'"):
+        table.set_properties({"write.update.mode": "sometimes"})
+
+
+def test_t07_enums_have_their_members():
+    assert {m.name for m in UpdateMode} >= {"MERGE_ON_READ", "COPY_ON_WRITE"}
+    assert {k.name for k in UpdateKind} == {"DELETE", "UPDATE", "MERGE"}
+
+
+def test_t08_t41_each_kind_of_statement_has_its_own_mode(table_of):
+    table = table_of(
+        SCHEMA,
+        ROWS,
+        properties={"write.delete.mode": "copy-on-write", "write.update.mode": "merge-on-read"},
+    )
+
+    assert table.update().set("n", "0").where("id = 1").execute().mode == "merge-on-read"
+    assert len(delete_files(table)) == 1
+    assert table.delete().where("id = 2").execute().mode == "copy-on-write"
+    assert delete_files(table) == []
+    plan = str(table.update().set("n", "0").explain())
+    assert "table property write.update.mode" in plan
+    assert "option" in str(table.delete().with_options(mode="auto").explain())
+
+
+def test_t10_settings_keep_a_mode_for_merge():
+    settings = Settings.of({"write.delete.mode": "copy-on-write"})
+    assert settings.mode(UpdateKind.MERGE) is UpdateMode.MERGE_ON_READ
+    assert settings.mode(UpdateKind.DELETE) is UpdateMode.COPY_ON_WRITE
+
+
+def test_t11_t14_t15_a_rewritten_file_keeps_its_other_rows_and_its_partition(
+    table_of, partition_by
+):
+    table = table_of(SCHEMA, ROWS, mode="copy-on-write", partition_by=partition_by)
+    before = {f.path: f for f in data_files(table)}
+
+    result = table.update().set("n", "100").where("id = 3").execute()
+
+    after = {f.path: f for f in data_files(table)}
+    (gone,) = before.keys() - after.keys()
+    (new,) = after.keys() - before.keys()
+    assert before[gone].partition_key == after[new].partition_key
+    assert result.rows_copied == after[new].rows - 1 == before[gone].rows - 1
+    assert after[new].file.value_counts[1] == after[new].rows
+    assert result.bytes_encoded == after[new].size
+    assert len(rows(table)) == 6
+
+
+def test_t12_t26_manifests_without_a_target_are_not_rewritten(table_of, mode):
+    table = table_of(SCHEMA, mode=mode, partition_by=("region",))
+    for region in "abcdef":
+        table.append([{"id": 1, "region": region, "n": 1}, {"id": 2, "region": region, "n": 2}])
+    io = table.iceberg.io
+    before = {m.manifest_path for m in table.iceberg.current_snapshot().manifests(io)}
+
+    builder = table.delete().where("region = 'c' AND id = 1")
+    plan = builder.explain()
+    builder.execute()
+
+    assert (plan.manifests_read, plan.manifests_skipped) == (1, 5)
+    after = {
+        m.manifest_path
+        for m in table.iceberg.current_snapshot().manifests(io)
+        if m.content == ManifestContent.DATA
+    }
+    assert len(before & after) == (6 if mode == "merge-on-read" else 5)
+
+
+def test_t21_x07_old_snapshots_keep_their_rows(table_of, mode, partition_by):
+    table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
+    first = table.snapshot_id
+    table.delete().where("id < 4").execute()
+    second = table.snapshot_id
+    table.update().set("n", "-1").execute()
+
+    assert len(rows(table, snapshot_id=first)) == 6
+    assert [row[2] for row in rows(table, snapshot_id=second)] == [4, 5, 6]
+    assert [row[2] for row in rows(table)] == [-1, -1, -1]
+
+
+def test_t22_empty_tables_are_left_alone(table_of, mode, partition_by):
+    table = table_of(SCHEMA, mode=mode, partition_by=partition_by)
+
+    assert table.delete().execute().rows_deleted == 0
+    assert table.update().set("n", "1").execute().rows_updated == 0
+    assert table.truncate().rows_deleted == 0
+    assert table.append([]).rows_inserted == 0
+    assert snapshots(table) == []
+    assert rows(table) == []
+
+
+def test_t24_u21_version_1_takes_copy_on_write_only(table_of):
+    table = table_of(SCHEMA, ROWS, format_version=1)
+    before = rows(table)
+    for builder in (table.delete().where("id = 1"), table.update().set("n", "0")):
+        with pytest.raises(UnsupportedTableError, match="requires format version 2"):
+            builder.execute()
+    assert rows(table) == before
+
+    cow = {"mode": "copy-on-write"}
+    assert table.delete().where("id = 1").with_options(**cow).execute().rows_deleted == 1
+    assert table.update().set("n", "0").with_options(**cow).execute().rows_updated == 5
+    assert [row[2] for row in rows(table)] == [0] * 5
+
+    table.set_properties({"format-version": "2"})
+    assert table.format_version == 2
+    assert table.delete().where("id = 2").execute().mode == "merge-on-read"
+    assert len(rows(table)) == 4
+
+
+def test_t25_a_missing_data_file_is_told_by_its_path(table_of, mode):
+    table = table_of(SCHEMA, ROWS, mode=mode)
+    (file,) = data_files(table)
+    table.iceberg.io.delete(file.path)
+    before = table.snapshot_id
+
+    for builder in (table.delete().where("n = 1"), table.update().set("n", "1")):
+        with pytest.raises(StorageError, match=file.path.rpartition("/")[2]):
+            builder.execute()
+    with pytest.raises(StorageError, match=file.path.rpartition("/")[2]):
+        table.scan().collect()
+    assert table.snapshot_id == before
+
+
+def test_t25_a_missing_delete_file_is_told_by_its_path(table_of, mode):
+    table = table_of(SCHEMA, ROWS, mode=mode)
+    table.delete().where("id = 1").with_options(mode="merge-on-read").execute()
+    (file,) = delete_files(table)
+    table.iceberg.io.delete(file.path)
+
+    with pytest.raises(StorageError, match=file.path.rpartition("/")[2]):
+        table.scan()
+    with pytest.raises(StorageError, match=file.path.rpartition("/")[2]):
+        table.delete().where("id = 2").execute()
+
+
+def test_t27_m28_write_amplification_is_told(table_of):
+    table = table_of(SCHEMA, ROWS, mode="copy-on-write")
+
+    result = table.update().set("n", "0").where("id = 1").execute()
+
+    assert result.total_rows_written == 6
+    assert result.write_amplification == 6.0
+    assert result.bytes_written == sum(f.size for f in data_files(table))
+
+
+def test_t42_rewritten_files_keep_sort_order_split_offsets_and_metrics(lake):
+    table = lake.create_table(
+        "t", SCHEMA, sort_by=["id"], properties={"write.update.mode": "copy-on-write"}
+    )
+    table.append(list(reversed(ROWS)))
+    (before,) = data_files(table)
+    order = table.iceberg.metadata.default_sort_order_id
+    assert before.file.sort_order_id == order != 0
+    assert [row.id for row in table.scan().collect()] == [1, 2, 3, 4, 5, 6]
+
+    table.update().set("n", "NULL").where("id = 2").execute()
+
+    (after,) = data_files(table)
+    assert after.file.sort_order_id == order
+    assert after.file.split_offsets == [4]
+    assert after.file.null_value_counts == {1: 0, 2: 0, 3: 1}
+    assert after.file.value_counts == {1: 6, 2: 6, 3: 6}
+    assert after.file.lower_bounds[3] == (1).to_bytes(4, "little")
+    assert after.file.upper_bounds[2] == b"us"
+
+    table.update().set("id", "7 - id").execute()  # the order is broken: the file says so
+
+    (after,) = data_files(table)
+    assert after.file.sort_order_id == 0
+
+
+def test_summary_totals_are_true_after_every_statement(table_of, mode, partition_by):
+    table = table_of(SCHEMA, ROWS, ROWS, mode=mode, partition_by=partition_by)
+    statements = [
+        table.delete().where("id = 1"),
+        table.update().set("n", "n + 1").where("id IN (2, 3)"),
+        table.delete().where("region = 'us'"),
+        table.update().set("region", "'asia'").where("id = 4"),
+    ]
+    for statement in statements:
+        statement.execute()
+        facts = summary(table)
+        data, deletes = data_files(table), delete_files(table)
+        assert facts["total-data-files"] == str(len(data))
+        assert facts["total-delete-files"] == str(len(deletes))
+        assert facts["total-records"] == str(sum(f.rows for f in data))
+        assert facts["total-position-deletes"] == str(sum(f.rows for f in deletes))
+        assert facts["total-equality-deletes"] == "0"
+        assert facts["total-files-size"] == str(sum(f.size for f in (*data, *deletes)))

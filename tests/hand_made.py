@@ -1,0 +1,169 @@
+"""Files that other engines write and PyIceberg cannot: put into a table by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSnapshotRefUpdate
+from pyiceberg.typedef import Record
+
+from icefloe import Lake, Table
+from icefloe.changes import FileChanges
+from icefloe.commit.snapshot import SnapshotDraft, operation_of
+from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID
+from icefloe.metadata.state import state_of
+
+
+def publish(
+    lake: Lake, table: Table, *, data: Sequence[DataFile] = (), deletes: Sequence[DataFile] = ()
+) -> None:
+    """Commit files as one snapshot."""
+    iceberg = table.iceberg
+    head = state_of(iceberg, table.name)
+    changes = FileChanges(added_data=tuple(data), added_deletes=tuple(deletes))
+    draft = SnapshotDraft(head, iceberg.metadata.new_snapshot_id())
+    manifests, gone = draft.manifests_after(changes)
+    snapshot = draft.finish(
+        manifests, operation_of(changes, gone), draft.summary_of(changes, gone, {})
+    )
+    lake.catalog.commit_table(
+        iceberg,
+        (AssertRefSnapshotId(ref="main", snapshot_id=head.snapshot_id),),
+        (
+            AddSnapshotUpdate(snapshot=snapshot),
+            SetSnapshotRefUpdate(
+                ref_name="main",
+                type=SnapshotRefType.BRANCH,
+                snapshot_id=snapshot.snapshot_id,
+                max_ref_age_ms=None,
+                max_snapshot_age_ms=None,
+                min_snapshots_to_keep=None,
+            ),
+        ),
+    )
+
+
+def equality_delete(
+    table: Table,
+    rows: list[dict[str, Any]],
+    *,
+    partition: tuple[Any, ...] = (),
+    spec_id: int | None = None,
+    schema: Schema | None = None,
+) -> DataFile:
+    """A file that deletes the rows which have these values; its columns are those of `rows`."""
+    known = schema or table.iceberg.schema()
+    chosen = known.select(*rows[0])
+    arrow = pa.Table.from_pylist(rows, schema=_with_ids(chosen))
+    return _delete_file(
+        table,
+        arrow,
+        DataFileContent.EQUALITY_DELETES,
+        partition,
+        spec_id,
+        equality_ids=[field.field_id for field in chosen.fields],
+    )
+
+
+def position_delete(
+    table: Table,
+    positions: Iterable[tuple[str, int]],
+    *,
+    partition: tuple[Any, ...] = (),
+    spec_id: int | None = None,
+) -> DataFile:
+    """A file that deletes rows by place, in the order given and without bounds of its paths."""
+    arrow_schema = pa.schema(
+        [
+            pa.field("file_path", pa.string(), False, {"PARQUET:field_id": str(PATH_FIELD_ID)}),
+            pa.field("pos", pa.int64(), False, {"PARQUET:field_id": str(POS_FIELD_ID)}),
+        ]
+    )
+    pairs = [{"file_path": path, "pos": pos} for path, pos in positions]
+    arrow = pa.Table.from_pylist(pairs, schema=arrow_schema)
+    return _delete_file(table, arrow, DataFileContent.POSITION_DELETES, partition, spec_id)
+
+
+def adopted_file(table: Table, path: Path, partition: tuple[Any, ...]) -> DataFile:
+    """A Parquet file as Iceberg's `add_files` procedure takes it: the folder told the partition."""
+    iceberg = table.iceberg
+    file = parquet_file_to_data_file(iceberg.io, iceberg.metadata, f"file://{path}")
+    return _with_partition(table, file, partition)
+
+
+def _with_partition(table: Table, file: DataFile, partition: tuple[Any, ...]) -> DataFile:
+    made = DataFile.from_args(
+        _table_format_version=3,
+        content=DataFileContent.DATA,
+        file_path=file.file_path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(*partition),
+        record_count=file.record_count,
+        file_size_in_bytes=file.file_size_in_bytes,
+        column_sizes=file.column_sizes,
+        value_counts=file.value_counts,
+        null_value_counts=file.null_value_counts,
+        nan_value_counts=file.nan_value_counts,
+        lower_bounds=file.lower_bounds,
+        upper_bounds=file.upper_bounds,
+        key_metadata=None,
+        split_offsets=file.split_offsets,
+        equality_ids=None,
+        sort_order_id=None,
+    )
+    made.spec_id = table.iceberg.spec().spec_id
+    return made
+
+
+def _delete_file(
+    table: Table,
+    rows: pa.Table,
+    content: DataFileContent,
+    partition: tuple[Any, ...],
+    spec_id: int | None,
+    equality_ids: list[int] | None = None,
+) -> DataFile:
+    location = f"{table.location}/data/{uuid4().hex}-deletes.parquet"
+    path = Path(urlparse(location).path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows, path)
+    file = DataFile.from_args(
+        _table_format_version=3,
+        content=content,
+        file_path=location,
+        file_format=FileFormat.PARQUET,
+        partition=Record(*partition),
+        record_count=rows.num_rows,
+        file_size_in_bytes=path.stat().st_size,
+        column_sizes=None,
+        value_counts=None,
+        null_value_counts=None,
+        nan_value_counts=None,
+        lower_bounds=None,
+        upper_bounds=None,
+        key_metadata=None,
+        split_offsets=None,
+        equality_ids=equality_ids,
+        sort_order_id=None,
+    )
+    file.spec_id = table.iceberg.spec().spec_id if spec_id is None else spec_id
+    return file
+
+
+def _with_ids(schema: Schema) -> pa.Schema:
+    return pa.schema(
+        [
+            field.with_nullable(True).with_metadata({"PARQUET:field_id": str(known.field_id)})
+            for field, known in zip(schema.as_arrow(), schema.fields, strict=True)
+        ]
+    )

@@ -1,0 +1,189 @@
+"""What icefloe needs of the machine and the session, and how it says so (U22)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.logger import PySparkLogger
+
+from icefloe import session
+from icefloe.errors import SetupError
+from icefloe.spark_errors import translated
+
+
+def run_script(text: str, folder: Path, **environment: str) -> str:
+    """Run a Python program of its own; what it printed, errors included."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)],
+        cwd=folder,
+        env={**_environment(), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    left_out = ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+    return {key: value for key, value in os.environ.items() if key not in left_out}
+
+
+CONNECT = """
+    import icefloe
+    try:
+        icefloe.connect("lake")
+    except icefloe.errors.SetupError as error:
+        print(error)
+"""
+
+
+def test_no_java_is_one_clear_message(tmp_path):
+    """U22: no stack trace of Spark's."""
+    told = run_script(CONNECT, tmp_path, PATH=str(tmp_path))
+
+    assert told.startswith("No Java was found. Spark needs Java 17 or newer: install it")
+    assert "JAVA_HOME" in told
+    assert len(told.splitlines()) == 1
+
+
+def test_java_home_without_java_is_the_same_message(tmp_path):
+    told = run_script(CONNECT, tmp_path, JAVA_HOME=str(tmp_path))
+    assert told.startswith("No Java was found.")
+    assert len(told.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("printed", "told"),
+    [
+        ('openjdk version "11.0.2" 2019-01-15', "Java 11 was found"),
+        ('java version "1.8.0_292"', "Java 8 was found"),
+        ("what?", "Java of an unknown version was found"),
+    ],
+)
+def test_java_that_is_too_old_is_refused(tmp_path, monkeypatch, printed, told):
+    """U22: the version and where it is are told."""
+    java = _java(tmp_path, printed)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SetupError, match=f"{told} at {java}. Spark needs Java 17"):
+        session.check_java()
+
+
+@pytest.mark.parametrize("printed", ['openjdk version "17.0.2"', 'openjdk version "21" 2023-09-19'])
+def test_java_that_is_new_enough_is_taken(tmp_path, monkeypatch, printed):
+    _java(tmp_path, printed)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    session.check_java()
+
+
+def _java(home: Path, printed: str) -> Path:
+    program = home / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho '{printed}' >&2\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("package", "found"),
+    [("pyspark", "4.0.1"), ("pyspark", "4.4.0"), ("pyiceberg", "0.11.1"), ("pyiceberg", "0.13.0"),
+     ("pyarrow", "20.0.0"), ("pyarrow", "27.0.0")],
+)  # fmt: skip
+def test_library_version_out_of_range_is_refused_with_the_way_out(monkeypatch, package, found):
+    """U22: the versions are those that pyproject.toml declares."""
+    installed = session.version
+    monkeypatch.setattr(
+        session, "version", lambda name: found if name == package else installed(name)
+    )
+    with pytest.raises(
+        SetupError, match=f"{package} {found} is installed.*pip install '{package}>="
+    ):
+        session.check_versions()
+
+
+@pytest.mark.parametrize("found", ["4.1.0", "4.1.0.dev2", "4.3.9", "4.2"])
+def test_library_version_in_range_is_taken(monkeypatch, found):
+    installed = session.version
+    monkeypatch.setattr(
+        session, "version", lambda name: found if name == "pyspark" else installed(name)
+    )
+    session.check_versions()
+
+
+def test_versions_checked_are_the_versions_declared():
+    """One truth: what pip is told is what is checked at run time."""
+    declared = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    for package, (least, below) in session._VERSIONS.items():
+        assert f"{package}>={least},<{below}" in declared.replace("[sql-sqlite]", "")
+
+
+def test_session_of_the_callers_gets_what_reading_needs(spark):
+    spark.conf.unset("spark.sql.parquet.fieldId.read.enabled")
+    assert session.session_of(spark) is spark
+    assert spark.conf.get("spark.sql.parquet.fieldId.read.enabled") == "true"
+
+
+def test_errors_of_the_callers_own_queries_stay_sparks_own(spark):
+    """PySpark logs errors through a logger class of its own, which must not be replaced."""
+    with translated():
+        assert isinstance(logging.getLogger("SQLQueryContextLogger"), PySparkLogger)
+    with pytest.raises(AnalysisException, match="nowhere"):
+        spark.sql("SELECT nowhere")
+
+
+@pytest.mark.slow
+def test_workers_without_pyarrow_are_told_and_the_table_stays(tmp_path):
+    """The caller's own session, whose Python is a bare virtual environment."""
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    script = """
+        import os, sys
+        import icefloe
+        from icefloe.errors import SetupError
+        from pyspark.sql import SparkSession
+
+        def session(python):
+            os.environ["PYSPARK_PYTHON"] = python
+            builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+            return builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+
+        spark = session(sys.executable)
+        table = icefloe.connect("lake", spark=spark).create_table("t", "id BIGINT, n INT")
+        table.append([{"id": 1, "n": 0}, {"id": 2, "n": 0}])
+        spark.stop()
+        spark = session(sys.argv[1] if len(sys.argv) > 1 else os.environ["BARE"])
+        spark.sparkContext.setLogLevel("OFF")
+        table = icefloe.connect("lake", spark=spark).table("t")
+        before = table.snapshot_id
+        for mode in ("merge-on-read", "copy-on-write"):
+            for statement in (
+                lambda: table.append([{"id": 3, "n": 0}]),
+                table.update().set("n", "n + 1").with_options(mode=mode).execute,
+                table.delete().where("id = 1").with_options(mode=mode).execute,
+            ):
+                try:
+                    statement()
+                    print("DONE?")
+                except SetupError as error:
+                    print("TOLD", error)
+        files = [name for _, _, names in os.walk("lake/default/t/data") for name in names]
+        print("SAME", table.snapshot_id == before, len(files), table.count())
+        spark.stop()
+    """
+    told = run_script(script, tmp_path, BARE=str(bare / "bin" / "python"))
+
+    lines = [line for line in told.splitlines() if line.startswith(("TOLD", "DONE", "SAME"))]
+    assert [line.partition(".")[0] for line in lines[:-1]] == [
+        "TOLD Spark's Python workers lack PyArrow"
+    ] * 6, told
+    assert "spark.pyspark.python" in lines[0]
+    assert lines[-1] == "SAME True 1 2"
