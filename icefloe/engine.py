@@ -217,8 +217,8 @@ def _statement_files(state: TableState) -> Iterator[str]:
     statement_id = uuid.uuid4().hex
     try:
         yield statement_id
-    except CommitStateUnknownError:
-        raise
+    except (CommitStateUnknownError, ConflictError):
+        raise  # the commit keeps the files, or has removed each of them already
     except BaseException:
         remove_written_by(state.io, state.data_location, statement_id)
         raise

@@ -92,6 +92,8 @@ def _branch(value: Any) -> str:
 def _summary(value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise StatementError(f"Option 'summary' takes a dict, not {value!r}.")
+    if "operation" in value:
+        raise StatementError("Option 'summary' may not set 'operation': Iceberg gives it.")
     return {str(key): str(text) for key, text in value.items()}
 
 

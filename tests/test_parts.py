@@ -1,0 +1,300 @@
+"""The parts of a statement, one by one (U14), without a statement around them."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+from pyroaring import BitMap64
+from tables import data_files, delete_files, rows
+
+from icefloe import errors
+from icefloe.bitmaps import as_array, as_bitmap, as_words, unite
+from icefloe.changes import FileChanges, RemoveFiles
+from icefloe.commit.retry import LostRaceError, with_retries
+from icefloe.commit.snapshot import Removed, SnapshotDraft, operation_of
+from icefloe.execute import scan as scan_module
+from icefloe.execute.position_deletes import (
+    DeletePartition,
+    read_position_deletes,
+    write_position_deletes,
+)
+from icefloe.execute.write_data import find_rows, write_data
+from icefloe.settings import RetryPolicy
+from icefloe.statements import RowStatement
+from icefloe.tasks import rewrite as rewrite_task
+from icefloe.tasks.positions import PositionCollector, pack, unpack
+from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_file
+from icefloe.tasks.write import FileLayout, write_rows
+
+SCHEMA = "id BIGINT, region STRING, n INT"
+ROWS = [{"id": i, "region": "us" if i % 2 else "eu", "n": i} for i in range(1, 7)]
+
+
+def layout(folder: Path, **changes) -> FileLayout:
+    field = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})
+    options = {
+        "schema": pa.schema([field]),
+        "filesystem": pafs.LocalFileSystem(),
+        "folder": str(folder),
+        "location": f"file://{folder}",
+        "statement_id": "s",
+        "target_file_bytes": 1 << 20,
+        "row_group_bytes": 1 << 20,
+        "row_group_rows": 1000,
+        "parquet": {"compression": "zstd"},
+    }
+    return FileLayout(**{**options, **changes})
+
+
+def told(batches) -> list[dict]:
+    import pickle  # noqa: PLC0415
+
+    return [pickle.loads(value) for batch in batches for value in batch.column(0).to_pylist()]
+
+
+def test_u14_the_statement_builder_gathers_and_does_nothing(table_of):
+    table = table_of(SCHEMA, ROWS)
+    before = table.snapshot_id
+
+    first = table.update().set("n", "1")
+    second = first.set("region", "'x'").where("id = 1").with_options(retries=2)
+
+    assert first._statement == RowStatement(first._statement.kind, None, (("n", "1"),))
+    assert second._statement.assignments == (("n", "1"), ("region", "'x'"))
+    assert second._statement.options.retries == 2
+    assert table.snapshot_id == before
+
+
+def test_u14_scan_and_label_finds_rows_by_file_and_position(table_of):
+    table = table_of(SCHEMA, ROWS[:3], ROWS[3:])
+    from icefloe.plan.files import plan_files  # noqa: PLC0415
+    from icefloe.predicates.lowered import ALWAYS  # noqa: PLC0415
+
+    state = table._state()
+    scan = scan_module.Scan.of(table._lake.spark, state, plan_files(state, ALWAYS).candidates)
+
+    found = find_rows(scan.rows().filter("id IN (1, 3, 5)"))
+
+    assert sorted(sorted(as_array(rows_).tolist()) for rows_ in found.values()) == [[0, 2], [1]]
+
+
+def test_u14_the_data_writer_places_rows_by_partition(table_of):
+    table = table_of(SCHEMA, partition_by=("region",))
+    frame = table._lake.spark.createDataFrame(ROWS).select("id", "region", "n")
+
+    written = write_data(table._state(), frame.selectExpr("id", "region", "int(n) AS n"), "s1")
+
+    assert written.rows == 6
+    assert sorted(file.partition[0] for file in written.files) == ["eu", "us"]
+    assert all(f"/region={file.partition[0]}/s1-" in file.file_path for file in written.files)
+    assert table.snapshot_id is None  # nothing is published
+
+
+@pytest.mark.parametrize("partition_by", [(), ("region",)])
+def test_u14_u20_deletes_are_filed_under_the_partition_they_are_given(table_of, partition_by):
+    """A file's own spec and partition, none when unpartitioned; an old spec stays the old one."""
+    table = table_of(SCHEMA, ROWS, partition_by=partition_by)
+    state = table._state()
+    live = data_files(table)[0]
+    table.evolve_partitions(["bucket(2, id)"])
+    evolved = table._state()
+    where = DeletePartition(live.spec_id, live.file.partition, "")
+
+    (file,) = write_position_deletes(evolved, "d", {live.path: BitMap64([0, 2])}, where)
+
+    assert file.spec_id == live.spec_id == state.metadata.default_spec_id
+    assert file.partition == live.file.partition
+    assert len(file.partition) == len(partition_by)
+    assert file.record_count == 2
+
+
+def test_t13_t16_position_deletes_are_read_by_data_file_with_one_function(table_of):
+    table = table_of(SCHEMA, ROWS[:3], ROWS[3:])
+    table.delete().where("id IN (1, 6)").execute()
+    (delete,) = delete_files(table)
+
+    contents = read_position_deletes(table.iceberg.io, [delete, delete])
+
+    assert list(contents) == [delete.path]
+    assert contents[delete.path] == {
+        file.path: BitMap64([0] if file.file.lower_bounds[1][0] == 1 else [2])
+        for file in data_files(table)
+    }
+    assert scan_module.read_position_deletes is read_position_deletes
+
+
+def test_u28_a_writing_task_tells_files_of_its_rows(tmp_path):
+    batch = pa.record_batch({"id": [1, 2, None], "f": ["a", "b", "a"], "p": [7, 8, 6]})
+
+    results = told(write_rows(layout(tmp_path), ["id"], "f", "p")(iter([batch])))
+
+    (file,) = [r["file"] for r in results if "file" in r]
+    positions = {
+        path: unpack(packed).tolist()
+        for path, packed in (r["positions"] for r in results if "positions" in r)
+    }
+    assert file["rows"] == 3
+    assert file["columns"]["id"]["nulls"] == 1
+    assert positions == {"a": [6, 7], "b": [8]}
+    assert pq.read_table(file["path"].removeprefix("file://")).column("id").to_pylist() == [
+        1,
+        2,
+        None,
+    ]
+
+
+def test_u28_an_empty_batch_and_no_batch_write_nothing(tmp_path):
+    empty = pa.record_batch({"id": pa.array([], pa.int64())})
+    for batches in ([], [empty], [empty, empty]):
+        assert told(write_rows(layout(tmp_path), ["id"])(iter(batches))) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_u28_the_schema_of_results_is_one_binary_column(tmp_path):
+    batch = pa.record_batch({"id": [1]})
+    (out,) = write_rows(layout(tmp_path), ["id"])(iter([batch]))
+    assert out.schema == pa.schema([("result", pa.binary())])
+
+
+def test_t20_a_failing_task_removes_what_it_wrote(tmp_path):
+    good = pa.record_batch({"id": list(range(100))})
+    bad = pa.record_batch({"id": ["x"]})
+
+    with pytest.raises(pa.ArrowInvalid):
+        list(write_rows(layout(tmp_path, row_group_rows=10), ["id"])(iter([good, bad])))
+
+    assert list(tmp_path.rglob("*.parquet")) == []
+
+
+def test_t18_bitmaps_of_sparse_positions_stay_small():
+    positions = np.arange(1_000_000, dtype=np.int64) * 997
+    bitmap = as_bitmap(positions)
+    assert len(bitmap.serialize()) < 16 * 1024 * 1024
+    assert (as_array(bitmap) == positions).all()
+    assert len(pack(positions)) < 1024 * 1024
+    assert (unpack(pack(positions)) == positions).all()
+
+
+def test_bitmap_words_hold_exactly_the_positions():
+    bitmap = unite([BitMap64([0, 63]), BitMap64([64, 200, 4000])])
+    words = as_words(bitmap)
+    bits = [i for i in range(len(words) * 64) if (int(words[i // 64]) >> (i % 64)) & 1]
+    assert bits == [0, 63, 64, 200, 4000]
+    assert len(as_words(BitMap64())) == 0
+
+
+def test_positions_are_collected_by_file():
+    seen = PositionCollector()
+    seen.add(pa.array(["a", "b", "a"]), pa.array([5, 1, 3]))
+    seen.add(pa.array(["b"]), pa.array([1]))
+    assert {k: unpack(v).tolist() for k, v in seen.packed().items()} == {"a": [3, 5], "b": [1]}
+
+
+def test_t17_t19_a_file_is_rewritten_in_batches(tmp_path, monkeypatch):
+    """No batch is larger than asked for, whatever the file's size."""
+    monkeypatch.setattr(rewrite_task, "_BATCH_ROWS", 10)
+    target = layout(tmp_path / "out", row_group_rows=25)
+    pq.write_table(
+        pa.table({"id": list(range(100))}, schema=target.schema),
+        tmp_path / "in.parquet",
+        row_group_size=30,
+    )
+    sizes = []
+    original = rewrite_task._apply
+
+    def watched(plan, table, *rest):
+        sizes.append(table.num_rows)
+        return original(plan, table, *rest)
+
+    monkeypatch.setattr(rewrite_task, "_apply", watched)
+    file = FileToRewrite(
+        str(tmp_path / "in.parquet"), f"file://{tmp_path}", pack(np.array([1, 99], dtype=np.int64))
+    )
+    plan = RewritePlan(target, {"u": file}, "f", "p")
+    changes = pa.table({"f": ["u"] * 3, "p": [0, 30, 60]})
+
+    result = rewrite_file(plan, "u", changes)
+
+    assert max(sizes) <= 10
+    assert (result["deleted"], result["copied"]) == (3, 95)
+    kept = [
+        value
+        for written in result["files"]
+        for value in pq.read_table(written["path"].removeprefix("file://"))["id"].to_pylist()
+    ]
+    assert kept == [i for i in range(100) if i not in (0, 1, 30, 60, 99)]
+
+
+def test_t23_files_missing_from_the_manifests_are_counted(table_of):
+    table = table_of(SCHEMA, ROWS[:3], ROWS[3:])
+    old = data_files(table)
+    table.overwrite(ROWS)
+
+    draft = SnapshotDraft(table._state(), 1)
+    with pytest.raises(errors.ConflictError, match=r"2 of 2 data files .* not found"):
+        draft.manifests_after(FileChanges(removal=RemoveFiles(tuple(old))))
+
+
+def test_d5_the_operation_follows_the_content():
+    file = SimpleNamespace(file_path="x")
+    data, deletes = {"added_data": (file,)}, {"added_deletes": (file,)}
+    gone = Removed(data=(file,))
+    assert operation_of(FileChanges(**data), Removed()).value == "append"
+    assert operation_of(FileChanges(**deletes), Removed()).value == "delete"
+    assert operation_of(FileChanges(), gone).value == "delete"
+    assert operation_of(FileChanges(**data, **deletes), Removed()).value == "overwrite"
+    assert operation_of(FileChanges(**data), gone).value == "overwrite"
+
+
+def test_d6_lost_races_are_retried_by_the_policy():
+    waits: list[float] = []
+
+    def attempt(number: int) -> int:
+        if number < 4:
+            raise LostRaceError
+        return number
+
+    policy = RetryPolicy(retries=4, min_wait_s=0.1, max_wait_s=0.3)
+    assert with_retries(attempt, policy, sleep=waits.append) == 4
+    assert waits == [0.1, 0.2, 0.3]
+    with pytest.raises(LostRaceError):
+        with_retries(attempt, RetryPolicy(retries=2), sleep=waits.append)
+    with pytest.raises(LostRaceError):
+        with_retries(attempt, RetryPolicy(total_s=0.05), sleep=waits.append)
+
+
+def test_u32_t30_cost_follows_the_files_touched(table_of):
+    """The same number of rows in one file, and spread over ten."""
+    batches = [[{"id": b * 10 + i, "region": "r", "n": i} for i in range(10)] for b in range(10)]
+    for mode in ("copy-on-write", "merge-on-read"):
+        table = table_of(SCHEMA, *batches, mode=mode)
+        one_file = table.update().set("n", "-1").where("id >= 20 AND id < 30").execute()
+        spread = table.update().set("n", "-2").where("n = 7").execute()
+        assert one_file.rows_updated == 10
+        assert (one_file.files_scanned, one_file.files_skipped) == (1, 9)
+        assert spread.rows_updated == 9
+        assert spread.data_files_removed == (9 if mode == "copy-on-write" else 0)
+        assert one_file.bytes_written < spread.bytes_written
+        assert len(rows(table)) == 100
+
+
+def test_t31_statements_are_logged(table_of, caplog):
+    table = table_of(SCHEMA, ROWS)
+    with caplog.at_level(logging.INFO, logger="icefloe"):
+        table.delete().where("id = 1").execute()
+    assert "operation='delete'" in caplog.text
+    assert "rows_deleted=1" in caplog.text
+
+
+def test_u40_t38_guidance_is_written():
+    pages = Path(__file__).parent.parent / "docs"
+    text = (pages / "modes.md").read_text()
+    for word in ("Choosing a mode", "Troubleshooting", "partition columns", "Cast", "cast"):
+        assert word.lower() in text.lower()
