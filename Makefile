@@ -65,5 +65,7 @@ lock:  ## Resolve dependencies anew
 	$(PYTHON) -m pip install --quiet uv
 	$(PYTHON) -m uv pip compile --quiet --no-header --no-annotate --python-version 3.11 \
 	  --extra connect --extra postgresql --group dev pyproject.toml --output-file requirements.lock
+	$(PYTHON) -m uv pip compile --quiet --no-header --no-annotate --python-version 3.11 \
+	  pyproject.toml requirements-iceberg.in --output-file requirements-iceberg.lock
 
 clean:  ## Remove environments and the demo's lake

@@ -25,6 +25,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from daft.exceptions import DaftCoreException
 from polars.exceptions import ComputeError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
@@ -103,6 +104,20 @@ def read_daft(table: Table) -> list[Row]:
     return comparable(iceberg, _dicts(found), leave_out=bad)
 
 
+def refused_by_daft(table: Table) -> bool:
+    """Whether a live file has no field ids, which Daft says that it cannot read.
+
+    "Tables registered with `add_files` rely on the `schema.name-mapping.default` property, which
+    Daft does not apply yet".
+    """
+    schemas = [pq.read_schema(_path(file.path)) for file in data_files(table)]
+    if all(any(_field_ids(column) for column in schema) for schema in schemas):
+        return False
+    with pytest.raises(DaftCoreException, match=r"carries no parquet field IDs"):
+        read_daft(table)
+    return True
+
+
 def misread_by_daft(table: Table) -> set[str]:
     """Columns that come after a dropped one in a live file.
 
@@ -137,7 +152,10 @@ def disagreements(table: Table, expected: list[Row] | None = None) -> dict[str, 
     wanted = icefloe_rows(table) if expected is None else expected
     schema = table.iceberg.schema()
     found = {}
-    for name, read in READERS.items():
+    readers = READERS
+    if refused_by_daft(table):
+        readers = {name: read for name, read in READERS.items() if name != "daft"}
+    for name, read in readers.items():
         seen = wanted
         if name == "clickhouse":
             seen = without_nested_nulls(wanted, schema)

@@ -19,6 +19,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from icefloe.execute.read_names import nullable
 from icefloe.metadata.state import TableState
 from icefloe.metadata.storage import locate, naming_missing_file
 from icefloe.schemas.spark_types import spark_type
@@ -41,7 +42,7 @@ class PhysicalLayout:
         """The file's columns under the table's names and types."""
         return [
             F.col("`" + stored.name.replace("`", "``") + "`")
-            .cast(spark_type(wanted.field_type))
+            .cast(nullable(spark_type(wanted.field_type)))
             .alias(wanted.name)
             for stored, wanted in zip(self.spark_schema.fields, schema.fields, strict=True)
         ]

@@ -36,7 +36,7 @@ def under_own_name(field: NestedField) -> Column:
     """A column read by `by_id_alone`, under the table's names again."""
     column = F.col(columns.read_as(field.field_id))
     if not isinstance(field.field_type, PrimitiveType):
-        column = column.cast(_nullable(spark_type(field.field_type)))
+        column = column.cast(nullable(spark_type(field.field_type)))
     return column.alias(field.name, metadata={})
 
 
@@ -64,6 +64,6 @@ def _renamed(kind: T.DataType) -> T.DataType:
             return kind
 
 
-def _nullable(kind: T.DataType) -> T.DataType:
+def nullable(kind: T.DataType) -> T.DataType:
     """The type as Spark reads it from files, where everything may be NULL."""
     return kind.toNullable() if isinstance(kind, (T.StructType, T.ArrayType, T.MapType)) else kind

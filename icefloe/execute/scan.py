@@ -255,7 +255,7 @@ class Scan:
         everywhere: bool,
     ) -> DataFrame:
         """Deleted values with the newest sequence number that deletes them, per partition."""
-        fields = [NestedField(i, f"k{i}", _old_field(self.state, i).field_type) for i in ids]
+        fields = [NestedField(i, _key(i), _old_field(self.state, i).field_type) for i in ids]
         wanted = spark_schema(Schema(*fields), with_ids=True)
         parts = []
         for delete in deletes:
@@ -266,7 +266,7 @@ class Scan:
                     "*", F.lit(delete.sequence_number).alias("s"), F.lit(number).alias("n")
                 )
             )
-        keys = [f"k{i}" for i in ids]
+        keys = [_key(i) for i in ids]
         return reduce(DataFrame.union, parts).groupBy(*keys, "n").agg(F.max("s").alias("s"))
 
     def _is_deleted(self, ids: tuple[int, ...], *, everywhere: bool) -> Column:
@@ -276,7 +276,7 @@ class Scan:
             condition = condition & (F.col(columns.PARTITION) == F.col("n"))
         for i in ids:
             name = self.state.schema.find_column_name(i) if i in known else columns.equality(i)
-            condition = condition & _quoted(str(name)).eqNullSafe(F.col(f"k{i}"))
+            condition = condition & _quoted(str(name)).eqNullSafe(F.col(_key(i)))
         return condition
 
 
@@ -311,6 +311,11 @@ def _identity_fields(state: TableState, files: list[Candidate]) -> dict[int, dic
             if str(field_.transform) == "identity" and field_.source_id in known:
                 found.setdefault(field_.source_id, {})[spec_id] = place
     return found
+
+
+def _key(field_id: int) -> str:
+    """The name of a deleted value, which no delete file has as a column."""
+    return f"{columns.PREFIX}key{field_id}"
 
 
 def _old_field(state: TableState, field_id: int) -> NestedField:

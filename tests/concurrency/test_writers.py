@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -107,32 +108,29 @@ def test_writer_killed_at_any_moment_leaves_all_or_nothing(table_of, start, tmp_
     moments = random.Random(f"kill -9 {how}")
     done = 0
     for _ in range(5):
-        writer = start(table, how, "0", "0")
-        run_for(writer, moments.uniform(0.0, 4.0))
-        said = [line for line in writer.stdout.read().splitlines() if line.startswith("done")]
+        said = killed_after(start(table, how, "0", "0"), moments.random())
         found = set(fresh_read(tmp_path / "lake", table.name))
         assert len(found) == 1
-        (now,) = found
-        assert now in (done + len(said), done + len(said) + 1)
-        done = now
-    assert done > 0
+        assert found <= {done + said, done + said + 1}
+        done = found.pop()
 
     table.update().set("n", "n + 1").execute()
     assert rows(table, "n") == [(done + 1,)] * 4
 
 
-def run_for(writer: subprocess.Popen[str], seconds: float) -> None:
-    """Let a writer go, and kill it after some time."""
+def killed_after(writer: subprocess.Popen[str], part: float) -> int:
+    """Kill a writer a part of a statement after its second one; how many it said were done."""
     assert writer.stdout is not None
     assert writer.stdin is not None
     assert writer.stdout.readline() == "ready\n"
     writer.stdin.write("go\n")
     writer.stdin.flush()
-    try:
-        writer.wait(seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(writer.pid, signal.SIGKILL)
-        writer.wait()
+    assert writer.stdout.readline().startswith("done 1 ")
+    begun = time.monotonic()
+    assert writer.stdout.readline().startswith("done 2 ")
+    time.sleep(part * (time.monotonic() - begun))
+    os.killpg(writer.pid, signal.SIGKILL)
+    return 2 + len(writer.communicate()[0].splitlines())
 
 
 def fresh_read(folder: Path, name: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Copy-on-write and merge-on-read, by requirement number."""
+"""Copy-on-write and merge-on-read, by requirement number (T28 is this file and test_delete.py)."""
 
 from __future__ import annotations
 
