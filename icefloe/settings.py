@@ -87,6 +87,7 @@ class Settings:
     compression: str = "zstd"
     compression_level: int | None = None
     manifest_compression: str = "gzip"
+    deletes_per_file: bool = False  # else one delete file per partition
     auto_rewrite_fraction: float = 0.3
     merge_manifests: bool = True
     min_manifests_to_merge: int = 100
@@ -123,6 +124,9 @@ class Settings:
             compression_level=None if level in (None, "null") else int(str(level)),
             manifest_compression=properties.get(
                 "write.avro.compression-codec", cls.manifest_compression
+            ),
+            deletes_per_file=_read(
+                properties, "write.delete.granularity", _granularity, cls.deletes_per_file
             ),
             auto_rewrite_fraction=_read(
                 properties, "icefloe.auto.rewrite-fraction", float, cls.auto_rewrite_fraction
@@ -200,6 +204,12 @@ def _codec(text: str) -> str:
     if text.lower() not in codecs:
         raise ValueError(f"use one of {', '.join(codecs)}")
     return "none" if text.lower() == "uncompressed" else text.lower()
+
+
+def _granularity(text: str) -> bool:
+    if text.lower() not in ("file", "partition"):
+        raise ValueError("use 'file' or 'partition'")
+    return text.lower() == "file"
 
 
 def _boolean(text: str) -> bool:

@@ -79,11 +79,14 @@ def test_private_names_of_pyiceberg_stay_in_metadata():
     outside = [
         str(module.relative_to(PACKAGE))
         for module in MODULES
-        if (layer_of(module) != "metadata"
-        and any(
-            name.startswith("pyiceberg") and any(part.startswith("_") for part in name.split("."))
-            for name in imports_of(module)
-        ))
+        if (
+            layer_of(module) != "metadata"
+            and any(
+                name.startswith("pyiceberg")
+                and any(part.startswith("_") for part in name.split("."))
+                for name in imports_of(module)
+            )
+        )
         or (layer_of(module) != "metadata" and private.search(module.read_text()))
     ]
     assert outside == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -21,10 +22,12 @@ def with_retries(
     *,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
+    chance: Callable[[], float] = random.random,
 ) -> T:
     """Call `attempt` (with its number, from 1) until it returns or the policy is used up.
 
-    Only `LostRaceError` is retried; every other exception reaches the caller at once.
+    Only `LostRaceError` is retried; every other exception reaches the caller at once. Waits are
+    shortened by chance, up to half, so that writers that lost together do not meet again.
     """
     started = clock()
     for number in range(policy.retries + 1):
@@ -34,5 +37,5 @@ def with_retries(
             wait = policy.wait_s(number)
             if number == policy.retries or clock() - started + wait > policy.total_s:
                 raise
-            sleep(wait)
+            sleep(wait * (1 - chance() / 2))
     raise AssertionError("unreachable")

@@ -82,11 +82,12 @@ def _layout(schema: Schema, mapping: NameMapping, found: pa.Schema) -> T.StructT
 
 def _field(field: NestedField, mapped: MappedField | None, found: list[pa.Field]) -> T.StructField:
     """The stored column of a table field; a name no file has where it is absent."""
-    accepted = set(mapped.names) if mapped else set()
+    # A MappedField without children is falsy.
+    accepted = set(mapped.names) if mapped is not None else set()
     stored = next((f for f in found if f.name in accepted), None)
     if stored is None:
         return T.StructField(f"{_ABSENT}_{field.field_id}", spark_type(field.field_type))
-    children = list(mapped.fields) if mapped else []
+    children = list(mapped.fields) if mapped is not None else []
     return T.StructField(stored.name, _type(field.field_type, children, stored.type))
 
 
@@ -97,12 +98,14 @@ def _type(wanted: IcebergType, mapped: list[MappedField], stored: pa.DataType) -
         return T.StructType([_field(f, by_id.get(f.field_id), found) for f in wanted.fields])
     if isinstance(wanted, ListType) and pa.types.is_list(stored):
         inner = by_id.get(wanted.element_id)
-        children = list(inner.fields) if inner else []
+        children = list(inner.fields) if inner is not None else []
         return T.ArrayType(_type(wanted.element_type, children, stored.value_type))
     if isinstance(wanted, MapType) and pa.types.is_map(stored):
         key, value = by_id.get(wanted.key_id), by_id.get(wanted.value_id)
         return T.MapType(
-            _type(wanted.key_type, list(key.fields) if key else [], stored.key_type),
-            _type(wanted.value_type, list(value.fields) if value else [], stored.item_type),
+            _type(wanted.key_type, list(key.fields) if key is not None else [], stored.key_type),
+            _type(
+                wanted.value_type, list(value.fields) if value is not None else [], stored.item_type
+            ),
         )
     return spark_type(wanted)

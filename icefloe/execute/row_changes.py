@@ -185,15 +185,21 @@ def _outcome(
 
 
 def _write_deletes(change: RowChange, hits: Hits) -> list[DataFile]:
-    """Position deletes under each data file's own spec and partition, one file per partition."""
+    """Position deletes under each data file's own spec and partition, one file per partition.
+
+    With `write.delete.granularity` = `file`, one per data file, as some readers want it.
+    """
     state = change.scan.state
-    groups: dict[PartitionKey, list[LiveFile]] = {}
+    groups: dict[PartitionKey | str, list[LiveFile]] = {}
     for candidate in change.scan.candidates:
         if candidate.path in hits:
-            groups.setdefault(candidate.live.partition_key, []).append(candidate.live)
+            live = candidate.live
+            key = live.path if state.settings.deletes_per_file else live.partition_key
+            groups.setdefault(key, []).append(live)
     written: list[DataFile] = []
-    for number, (key, files) in enumerate(groups.items()):
-        where = DeletePartition(key[0], files[0].file.partition, _folder(state, files[0]))
+    for number, files in enumerate(groups.values()):
+        first = files[0]
+        where = DeletePartition(first.spec_id, first.file.partition, _folder(state, first))
         positions = {file.path: hits[file.path] for file in files}
         written += write_position_deletes(
             state, f"{change.statement_id}-d{number}", positions, where

@@ -35,6 +35,9 @@ from icefloe.plan.files import Candidate
 from icefloe.schemas.spark_types import spark_schema, spark_type
 from icefloe.spark_errors import translated
 
+_KEY_SEQUENCE = f"{columns.PREFIX}key_sequence"
+_KEY_PARTITION = f"{columns.PREFIX}key_partition"
+
 
 @dataclass(frozen=True)
 class Scan:
@@ -263,17 +266,20 @@ class Scan:
             number = -1 if everywhere else numbers[delete.partition_key]
             parts.append(
                 self._parquet(wanted, [delete.path]).select(
-                    "*", F.lit(delete.sequence_number).alias("s"), F.lit(number).alias("n")
+                    "*",
+                    F.lit(delete.sequence_number).alias(_KEY_SEQUENCE),
+                    F.lit(number).alias(_KEY_PARTITION),
                 )
             )
-        keys = [_key(i) for i in ids]
-        return reduce(DataFrame.union, parts).groupBy(*keys, "n").agg(F.max("s").alias("s"))
+        keys = [*map(_key, ids), _KEY_PARTITION]
+        newest = F.max(_KEY_SEQUENCE).alias(_KEY_SEQUENCE)
+        return reduce(DataFrame.union, parts).groupBy(*keys).agg(newest)
 
     def _is_deleted(self, ids: tuple[int, ...], *, everywhere: bool) -> Column:
         known = set(self.state.schema.field_ids)
-        condition = F.col(columns.SEQUENCE) < F.col("s")
+        condition = F.col(columns.SEQUENCE) < F.col(_KEY_SEQUENCE)
         if not everywhere:
-            condition = condition & (F.col(columns.PARTITION) == F.col("n"))
+            condition = condition & (F.col(columns.PARTITION) == F.col(_KEY_PARTITION))
         for i in ids:
             name = self.state.schema.find_column_name(i) if i in known else columns.equality(i)
             condition = condition & _quoted(str(name)).eqNullSafe(F.col(_key(i)))
@@ -319,12 +325,14 @@ def _key(field_id: int) -> str:
 
 
 def _old_field(state: TableState, field_id: int) -> NestedField:
-    """A field by id, from whichever schema of the table has it."""
+    """A top-level field by id, from whichever schema of the table has it."""
     for schema in (state.schema, *reversed(state.metadata.schemas)):
-        if field_id in set(schema.field_ids):
-            return schema.find_field(field_id)
+        for field_ in schema.fields:
+            if field_.field_id == field_id:
+                return field_
     raise UnsupportedTableError(
-        f"{state.name} has equality deletes on field {field_id}, which no schema of it has."
+        f"{state.name} has equality deletes on field {field_id}, which is no column of it, now or "
+        "before. Compact the table with the engine that wrote them."
     )
 
 

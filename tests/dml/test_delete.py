@@ -116,6 +116,14 @@ def test_r38_delete_files_go_with_their_data_files(table_of, partition_by):
     assert totals["total-records"] == totals["total-position-deletes"] == "0"
 
 
+def test_granularity_file_gives_each_data_file_a_delete_file(table_of):
+    table = table_of(SCHEMA, ROWS[:3], ROWS[3:], properties={"write.delete.granularity": "file"})
+
+    assert table.delete().where("id IN (1, 6)").execute().delete_files_added == 2
+    assert {d.referenced_path for d in delete_files(table)} == {f.path for f in data_files(table)}
+    assert ids(table) == [2, 3, 4, 5]
+
+
 def test_merge_on_read_removes_a_file_whose_last_rows_go(table_of):
     table = table_of(SCHEMA, ROWS[:2], ROWS[2:])
     table.delete().where("id = 1").execute()
