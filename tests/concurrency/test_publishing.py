@@ -74,6 +74,17 @@ def test_commit_whose_answer_is_lost_counts_as_published(table_of, catalog_that)
     assert rows(table, "id") == [(1,), (2,), (3,)]
 
 
+def test_commit_refused_by_its_own_first_request_counts_as_published(table_of, catalog_that):
+    """The refusal is not a lost race: nothing is tried again, and no file is removed."""
+    table = table_of(SCHEMA, ROWS, properties=QUICK)
+    catalog_that(CommitFailedException("409"), landing=True)
+
+    result = table.update().set("n", "n + 1").execute()
+
+    assert (result.attempts, result.snapshot_id) == (1, table.snapshot_id)
+    assert rows(table) == [(1, 1), (2, 1)]
+
+
 @pytest.mark.parametrize(
     "error",
     [
