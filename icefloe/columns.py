@@ -21,6 +21,14 @@ def partition_field(index: int) -> str:
     return f"{PREFIX}p{index}"
 
 
+def written(index: int) -> str:
+    """The column that carries the table's column `index` to the writer.
+
+    PySpark's `mapInArrow` cannot take columns with dots or backticks in their names.
+    """
+    return f"{PREFIX}c{index}"
+
+
 def assigned(index: int) -> str:
     """The column that carries the new value of the table's column `index`."""
     return f"{PREFIX}new{index}"

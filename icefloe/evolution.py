@@ -21,6 +21,7 @@ from icefloe.errors import (
     UnsupportedTableError,
 )
 from icefloe.metadata.state import TableState, at_snapshot, snapshot_as_of
+from icefloe.quoting import quote
 from icefloe.schemas.forms import to_iceberg_schema
 from icefloe.schemas.partitions import parse_partition_by
 from icefloe.settings import normalised_properties
@@ -49,8 +50,7 @@ def add_column(table: IcebergTable, name: str, kind: str, default: Any) -> None:
     *parents, last = name.split(".")
     if last.startswith(columns.PREFIX):
         raise StatementError(f"Column names may not start with {columns.PREFIX!r}: {name!r}.")
-    quoted = "`" + last.replace("`", "``") + "`"
-    field = to_iceberg_schema(f"{quoted} {kind}").fields[0]
+    field = to_iceberg_schema(f"{quote(last)} {kind}").fields[0]
     if field.required:
         raise StatementError(
             f"A new column cannot be NOT NULL: rows already there have no value for {name!r}."

@@ -235,6 +235,11 @@ def _load(name: str, properties: dict[str, Any]) -> Catalog:
 
 
 def _embedded(folder: Path) -> Catalog:
+    if unusable := set("#?") & set(str(folder)):
+        raise StatementError(
+            f"A lake cannot be in {str(folder)!r}: in an Iceberg location {unusable.pop()!r} ends "
+            "the path. Choose another folder."
+        )
     folder.mkdir(parents=True, exist_ok=True)
     path, wait = str(folder / "catalog.db"), {"timeout": str(_SQLITE_WAIT_S)}
     database = URL.create("sqlite", database=path, query=wait)

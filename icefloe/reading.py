@@ -16,8 +16,9 @@ from icefloe.execute.scan import Scan
 from icefloe.frames import frame_of
 from icefloe.metadata.state import TableState, at_snapshot, snapshot_as_of
 from icefloe.metadata.storage import spark_uri
-from icefloe.plan.bind import lower_condition, quoted
+from icefloe.plan.bind import lower_condition
 from icefloe.plan.files import Candidate, plan_files
+from icefloe.quoting import quoted
 from icefloe.spark_errors import translated
 from icefloe.statements import Condition
 

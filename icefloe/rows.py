@@ -20,7 +20,8 @@ from icefloe.errors import (
 )
 from icefloe.frames import frame_of
 from icefloe.metadata.state import TableState
-from icefloe.plan.bind import quoted, store
+from icefloe.plan.bind import store
+from icefloe.quoting import quoted
 from icefloe.schemas.spark_types import spark_schema
 from icefloe.spark_errors import translated
 

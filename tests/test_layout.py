@@ -15,7 +15,17 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # A layer may import from itself and from those before it.
 LAYERS = [
-    ["version", "errors", "columns", "bitmaps", "results", "settings", "frames", "spark_errors"],
+    [
+        "version",
+        "errors",
+        "columns",
+        "bitmaps",
+        "results",
+        "settings",
+        "frames",
+        "quoting",
+        "spark_errors",
+    ],
     ["tasks"],
     ["schemas", "predicates"],
     ["metadata"],

@@ -15,6 +15,8 @@ from pyiceberg.types import DoubleType, FloatType, IcebergType, NestedField, Str
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from icefloe.quoting import quote
+
 _NAN = float("nan")
 
 
@@ -39,9 +41,8 @@ def _guarded(column: Column, kind: IcebergType) -> Column:
     if isinstance(kind, StructType):
         for field in kind.fields:
             if _float_leaves(field):
-                name = "`" + field.name.replace("`", "``") + "`"
                 inner = _guarded(column.getField(field.name), field.field_type)
-                column = column.withField(name, inner)
+                column = column.withField(quote(field.name), inner)
     return column
 
 

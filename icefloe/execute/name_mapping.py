@@ -16,12 +16,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import MappedField, NameMapping, parse_mapping_from_json
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 from pyspark.sql import Column
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from icefloe.execute.read_names import nullable
 from icefloe.metadata.state import TableState
 from icefloe.metadata.storage import locate, naming_missing_file
+from icefloe.quoting import quoted
 from icefloe.schemas.spark_types import spark_type
 
 _PROPERTY = "schema.name-mapping.default"
@@ -41,9 +41,7 @@ class PhysicalLayout:
     def columns(self, schema: Schema) -> list[Column]:
         """The file's columns under the table's names and types."""
         return [
-            F.col("`" + stored.name.replace("`", "``") + "`")
-            .cast(nullable(spark_type(wanted.field_type)))
-            .alias(wanted.name)
+            quoted(stored.name).cast(nullable(spark_type(wanted.field_type))).alias(wanted.name)
             for stored, wanted in zip(self.spark_schema.fields, schema.fields, strict=True)
         ]
 

@@ -22,6 +22,7 @@ from icefloe.execute.write_data import file_layout, run_task, write_data
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.storage import locate, spark_uri
 from icefloe.plan.files import Candidate
+from icefloe.quoting import quoted
 from icefloe.tasks.positions import pack, unpack
 from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_files
 
@@ -115,7 +116,7 @@ class Rewriter:
             rows = rows.filter(~selected)
         else:
             rows = rows.select(*(self._kept_or_new(name) for name in self._names()))
-        written = write_data(state, rows.select(*map(_quoted, self._names())), self.statement_id)
+        written = write_data(state, rows.select(*map(quoted, self._names())), self.statement_id)
         changed = sum(len(hits[c.path]) for c in touched)
         return Rewritten(
             written.files,
@@ -127,8 +128,8 @@ class Rewriter:
 
     def _kept_or_new(self, name: str) -> Column:
         if name not in self.assigned:
-            return _quoted(name)
-        chosen = F.when(F.col(columns.SELECTED), self.assigned[name]).otherwise(_quoted(name))
+            return quoted(name)
+        chosen = F.when(F.col(columns.SELECTED), self.assigned[name]).otherwise(quoted(name))
         return chosen.alias(name)
 
     def _names(self) -> list[str]:
@@ -174,7 +175,3 @@ class Rewriter:
         names = {self.scan.state.schema.find_column_name(f.source_id) for f in order.fields}
         broken = any(name is None or name.split(".")[0] in self.assigned for name in names)
         return 0 if broken else order_id
-
-
-def _quoted(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pyiceberg.manifest import DataFile
 from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 
 from icefloe import columns
 from icefloe.changes import FileChanges, RemoveFiles
@@ -26,6 +25,7 @@ from icefloe.metadata.state import TableState
 from icefloe.metadata.storage import spark_uri
 from icefloe.plan.dangling import dangling_deletes
 from icefloe.plan.files import Candidate, FilePlan
+from icefloe.quoting import quoted
 from icefloe.schemas.partition_values import partition_path
 from icefloe.settings import UpdateMode
 
@@ -228,7 +228,7 @@ def _with_new_values(change: RowChange, rows: DataFrame) -> DataFrame:
     """The updated rows; every expression sees the row as it was."""
     names = [field.name for field in change.scan.state.schema.fields]
     values = [
-        change.assigned[name].alias(name) if name in change.assigned else _quoted(name)
+        change.assigned[name].alias(name) if name in change.assigned else quoted(name)
         for name in names
     ]
     return rows.select(*values, columns.FILE, columns.POS)
@@ -238,7 +238,3 @@ def _by_path(files: Sequence[Candidate], found: Mapping[str, BitMap64]) -> dict[
     """Rows found by file URI, told by the file's own location."""
     paths = {spark_uri(c.path): c.path for c in files}
     return {paths[uri]: rows for uri, rows in found.items() if rows}
-
-
-def _quoted(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")

@@ -32,6 +32,7 @@ from icefloe.metadata.files import LiveFile
 from icefloe.metadata.state import TableState
 from icefloe.metadata.storage import spark_location, spark_uri
 from icefloe.plan.files import Candidate
+from icefloe.quoting import quoted
 from icefloe.schemas.spark_types import spark_schema, spark_type
 from icefloe.spark_errors import translated
 
@@ -71,7 +72,7 @@ class Scan:
     def plain_rows(self) -> DataFrame:
         """Live rows with the table's columns alone, which is cheaper to read."""
         names = [field.name for field in self.state.schema.fields]
-        return self._rows(None, with_positions=False).select(*map(_quoted, names))
+        return self._rows(None, with_positions=False).select(*map(quoted, names))
 
     def rows_at(self, positions: Mapping[str, BitMap64]) -> DataFrame:
         """Live rows at these positions of each file (by location)."""
@@ -139,7 +140,7 @@ class Scan:
     ) -> DataFrame:
         schema = self.state.schema
         fields = (*schema.fields, *hidden)
-        chosen = [_quoted(field.name).alias(field.name, metadata={}) for field in fields]
+        chosen = [quoted(field.name).alias(field.name, metadata={}) for field in fields]
         if layout:
             wanted, chosen = layout.spark_schema, layout.columns(schema)
         elif names_may_be_reused(self.state):
@@ -219,7 +220,7 @@ class Scan:
         constants = _identity_fields(self.state, files)
         visible = []
         for column in self.state.schema.fields:
-            value = _quoted(column.name)
+            value = quoted(column.name)
             if column.field_id in constants:
                 value = F.coalesce(value, F.col(columns.equality(column.field_id)))
             visible.append(value.alias(column.name))
@@ -282,7 +283,7 @@ class Scan:
             condition = condition & (F.col(columns.PARTITION) == F.col(_KEY_PARTITION))
         for i in ids:
             name = self.state.schema.find_column_name(i) if i in known else columns.equality(i)
-            condition = condition & _quoted(str(name)).eqNullSafe(F.col(_key(i)))
+            condition = condition & quoted(str(name)).eqNullSafe(F.col(_key(i)))
         return condition
 
 
@@ -355,7 +356,3 @@ def _python_value(value: object, kind: T.DataType) -> object:
     if isinstance(kind, T.TimestampNTZType):
         return datetime(1970, 1, 1) + timedelta(microseconds=value)  # noqa: DTZ001 - no zone
     return value
-
-
-def _quoted(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")

@@ -22,6 +22,7 @@ from icefloe.bitmaps import as_bitmap
 from icefloe.execute.data_files import build_data_file, leaves
 from icefloe.metadata.state import TableState
 from icefloe.metadata.storage import locate
+from icefloe.quoting import quoted
 from icefloe.schemas.partition_values import to_record
 from icefloe.schemas.transforms import partition_columns
 from icefloe.spark_errors import translated
@@ -51,11 +52,10 @@ def write_data(
     With `replacing`, rows also carry the file and position of the row that each one replaces.
     """
     spec = state.metadata.spec()
-    names = [field.name for field in state.schema.fields]
     rows = _laid_out(state, rows, spec, replacing=replacing)
     task = write_rows(
         file_layout(state, statement_id),
-        names,
+        [columns.written(i) for i in range(len(state.schema.fields))],
         columns.FILE if replacing else None,
         columns.POS if replacing else None,
     )
@@ -155,7 +155,10 @@ def _laid_out(
     order = _sort_columns(state)
     if names or order:
         rows = rows.sortWithinPartitions(*[F.col(name) for name in names], *order)
-    return rows
+    carried = [
+        quoted(field.name).alias(columns.written(i)) for i, field in enumerate(state.schema.fields)
+    ]
+    return rows.select(*carried, *names, *((columns.FILE, columns.POS) if replacing else ()))
 
 
 def _sort_columns(state: TableState) -> list[Column]:

@@ -22,6 +22,7 @@ from icefloe.errors import (
 from icefloe.metadata.state import TableState
 from icefloe.predicates.lower import lower
 from icefloe.predicates.lowered import UNKNOWN, Lowered
+from icefloe.quoting import quote, quoted
 from icefloe.schemas.spark_types import can_store, needs_check, spark_schema
 from icefloe.spark_errors import translated
 from icefloe.statements import Condition, Expression, RowStatement
@@ -137,7 +138,7 @@ def _assignments(
             new[top] = stored
         else:
             holder = new.get(top, quoted(top))
-            new[top] = holder.withField(".".join(_quote(p) for p in path[1:]), stored)
+            new[top] = holder.withField(".".join(quote(p) for p in path[1:]), stored)
     return new
 
 
@@ -202,12 +203,3 @@ def _value(expression: Expression, resolve: ResolveTables) -> Column:
 def _analyse(frame: DataFrame) -> T.StructType:
     """The schema of a frame; over Spark Connect this is what makes Spark look at it."""
     return frame.schema
-
-
-def quoted(name: str) -> Column:
-    """A column of exactly this name."""
-    return F.col(_quote(name))
-
-
-def _quote(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

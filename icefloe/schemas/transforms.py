@@ -30,6 +30,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as sp
 
 from icefloe.errors import UnsupportedTableError
+from icefloe.quoting import quoted
 from icefloe.schemas.source_path import source_path
 from icefloe.schemas.spark_types import spark_type
 from icefloe.tasks import murmur3
@@ -64,7 +65,7 @@ def _column(field: PartitionField, schema: Schema) -> Column:
         )
     source_type = schema.find_field(field.source_id).field_type
     spark_type(source_type)
-    value = F.col(".".join("`" + name.replace("`", "``") + "`" for name in path))
+    value = quoted(*path)
     return _apply(field.transform, value, source_type, field.name)
 
 

@@ -172,7 +172,7 @@ def test_promoted_types_read_right(table_of, mode):
 def test_odd_names_of_columns_partitions_and_folders(spark, tmp_path, mode):
     import icefloe  # noqa: PLC0415
 
-    with icefloe.connect(tmp_path / "a b%2F=é{x}[1]#+&", spark=spark) as lake:
+    with icefloe.connect(tmp_path / "a b%2F=é{x}[1]+&", spark=spark) as lake:
         table = lake.create_table(
             "odd",
             "`a.b` INT, `back``tick` STRING, `select` STRING",
@@ -190,6 +190,15 @@ def test_odd_names_of_columns_partitions_and_folders(spark, tmp_path, mode):
 
         assert updated.rows_updated == 2
         assert len(rows(table)) == len(values) + 1
+
+
+@pytest.mark.parametrize("name", ["a#b", "what?"])
+def test_folders_that_iceberg_cannot_address_are_refused(spark, tmp_path, name):
+    import icefloe  # noqa: PLC0415
+
+    with pytest.raises(errors.StatementError, match="A lake cannot be in"):
+        icefloe.connect(tmp_path / name, spark=spark)
+    assert not (tmp_path / name).exists()
 
 
 @pytest.mark.parametrize(
