@@ -20,7 +20,7 @@ from icefloe.errors import CommitStateUnknownError, ConflictError, UnsupportedTa
 from icefloe.execute.row_changes import RowChange, RowChangeOutcome, change_rows
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, write_data
-from icefloe.metadata.files import DeleteIndex, LiveFile
+from icefloe.metadata.files import DeleteIndex, LiveFile, partition_key_of
 from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.matching import FileMatcher
 from icefloe.metadata.state import TableState
@@ -144,11 +144,13 @@ def _run_write(statement: WriteStatement, context: Context) -> DmlResult:
     state = context.read_state(statement.options.branch)
     if done := already_done(state, statement.options.idempotency_key):
         return done
+    if statement.kind is WriteKind.OVERWRITE_PARTITIONS:
+        _refuse_other_specs(state)
     with _statement_files(state) as statement_id:
         written = WrittenRows((), {})
         if statement.rows is not None:
             written = write_data(state, statement.rows, statement_id)
-        changes = _written_changes(statement.kind, state, written)
+        changes = _written_changes(statement.kind, written)
 
         def describe(gone: Removed) -> DmlResult:
             return DmlResult(
@@ -165,18 +167,14 @@ def _run_write(statement: WriteStatement, context: Context) -> DmlResult:
         return _publish(context, state, changes, guard, statement.options, describe)
 
 
-def _written_changes(kind: WriteKind, state: TableState, written: WrittenRows) -> FileChanges:
+def _written_changes(kind: WriteKind, written: WrittenRows) -> FileChanges:
     match kind:
         case WriteKind.APPEND:
             return FileChanges(added_data=written.files)
         case WriteKind.OVERWRITE | WriteKind.TRUNCATE:
             return FileChanges(added_data=written.files, removal=RemoveEverything())
         case WriteKind.OVERWRITE_PARTITIONS:
-            _refuse_other_specs(state)
-            keys = {
-                (file.spec_id, tuple(file.partition[i] for i in range(len(file.partition))))
-                for file in written.files
-            }
+            keys = {partition_key_of(file.spec_id, file.partition) for file in written.files}
             return FileChanges(added_data=written.files, removal=RemovePartitions(frozenset(keys)))
 
 

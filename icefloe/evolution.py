@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ValidationError
+from pyiceberg.partitioning import PartitionField
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
@@ -66,9 +68,15 @@ def add_column(table: IcebergTable, name: str, kind: str, default: Any) -> None:
 def drop_column(table: IcebergTable, name: str) -> None:
     """Drop a column that the current partition spec does not use."""
     found = _column(table, name)
-    field_id = table.schema().find_field(found).field_id
-    if any(field.source_id == field_id for field in table.spec().fields):
-        raise StatementError(f"The table is partitioned by {name!r}. Evolve the partitions first.")
+    used = [field.source_id for field in table.spec().fields]
+    ordered = [field.source_id for field in table.sort_order().fields]
+    for source_id in (*used, *ordered):
+        source = str(table.schema().find_column_name(source_id))
+        if source == found or source.startswith(f"{found}."):
+            how = "partitioned" if source_id in used else "sorted"
+            raise StatementError(
+                f"The table is {how} by {source!r}, so {name!r} cannot be dropped."
+            )
     with _as_ours(table), table.update_schema() as update:
         update.delete_column(found)
 
@@ -97,7 +105,18 @@ def evolve_partitions(table: IcebergTable, partition_by: Sequence[str] | str) ->
         for key, field in asked.items():
             if key not in current:
                 source = table.schema().find_column_name(field.source_id)
-                update.add_field(str(source), field.transform, field.name)
+                update.add_field(str(source), field.transform, _free_name(field, table))
+
+
+def _free_name(field: PartitionField, table: IcebergTable) -> str:
+    """The field's name, or one with its width where an earlier field has that name."""
+    taken = {f.name for spec in table.specs().values() for f in spec.fields}
+    if field.name not in taken:
+        return field.name
+    wide = f"{field.name}_{re.sub(r'[^0-9]', '', str(field.transform)) or 'again'}"
+    return next(
+        name for name in (wide, *(f"{wide}_{n}" for n in range(2, 1000))) if name not in taken
+    )
 
 
 def rollback(
@@ -153,5 +172,5 @@ def _as_ours(table: IcebergTable) -> Iterator[None]:
             base_snapshot_id=table.metadata.current_snapshot_id,
             current_snapshot_id=None,
         ) from lost
-    except ValueError as wrong:
+    except (ValueError, ValidationError) as wrong:
         raise StatementError(f"{name}: {wrong}") from wrong

@@ -26,6 +26,7 @@ from icefloe.errors import (
     UnsupportedTableError,
 )
 from icefloe.metadata.state import TableState
+from icefloe.reading import read_rows
 from icefloe.schemas.forms import to_iceberg_schema
 from icefloe.schemas.partitions import parse_partition_by, parse_sort_by
 from icefloe.session import session_of
@@ -195,11 +196,16 @@ class Lake:
             self._spark,
             self._catalog,
             read_state,
-            lambda text: resolve_tables(text, self._spark, self._rows_of),
+            lambda text, state: resolve_tables(
+                text, self._spark, lambda name: self._rows_of(name, state)
+            ),
         )
 
-    def _rows_of(self, name: str) -> DataFrame | None:
+    def _rows_of(self, name: str, reading: TableState) -> DataFrame | None:
+        """Rows of a table that a subquery names; the table that is read, as it is read."""
         full = _full_name(name)
+        if full == reading.name:
+            return read_rows(self.context(lambda _branch: reading), reading, None, None)
         return Table(self, full).scan() if self._catalog.table_exists(full) else None
 
     def _tables_beside(self, full: str) -> list[str]:

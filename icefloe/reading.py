@@ -45,7 +45,7 @@ def read_rows(
         rows = scan.rows() if set(columns or ()) & set(_META) else scan.plain_rows()
         rows = rows.alias(state.name.rpartition(".")[2])
         if where is not None:
-            condition = F.expr(context.resolve(where)) if isinstance(where, str) else where
+            condition = F.expr(context.resolve(where, state)) if isinstance(where, str) else where
             rows = rows.filter(condition)
         if columns is not None and names.META_FILE in columns:
             rows = _with_locations(rows, files.candidates)

@@ -10,6 +10,7 @@ import sys
 from importlib.metadata import version
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from icefloe.errors import SetupError
@@ -36,10 +37,18 @@ _LOCAL = {
 def session_of(spark: SparkSession | None) -> SparkSession:
     """The session to work with, set up for the engine."""
     check_versions()
-    chosen = spark or SparkSession.getActiveSession() or _start_local()
+    chosen = spark or SparkSession.getActiveSession() or _running() or _start_local()
     for key, value in _NEEDED.items():
         chosen.conf.set(key, value)
     return chosen
+
+
+def _running() -> SparkSession | None:
+    """The session of this process; in a thread of its own it is not told as the active one."""
+    if SparkContext._active_spark_context is None:
+        return None
+    session: SparkSession = SparkSession.builder.getOrCreate()
+    return session
 
 
 def check_versions() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,6 +11,9 @@ from typing import TypeVar
 from icefloe.errors import StatementError
 
 T = TypeVar("T")
+
+_METRICS_KEYS = ("write.metadata.metrics.default", "write.metadata.metrics.column.")
+_METRICS = re.compile(r"none|counts|full|truncate\(\d+\)", re.IGNORECASE)
 
 
 class UpdateMode(StrEnum):
@@ -97,7 +101,6 @@ class Settings:
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Settings:
         """Read a table's properties; a value that cannot be read raises StatementError."""
-        level = properties.get("write.parquet.compression-level")
         return cls(
             delete_mode=_read(properties, "write.delete.mode", UpdateMode.parse, cls.delete_mode),
             update_mode=_read(properties, "write.update.mode", UpdateMode.parse, cls.update_mode),
@@ -106,22 +109,24 @@ class Settings:
             update_isolation=_isolation(properties, UpdateKind.UPDATE),
             merge_isolation=_isolation(properties, UpdateKind.MERGE),
             target_file_bytes=_read(
-                properties, "write.target-file-size-bytes", int, cls.target_file_bytes
+                properties, "write.target-file-size-bytes", _size, cls.target_file_bytes
             ),
             row_group_bytes=_read(
-                properties, "write.parquet.row-group-size-bytes", int, cls.row_group_bytes
+                properties, "write.parquet.row-group-size-bytes", _size, cls.row_group_bytes
             ),
             row_group_rows=_read(
-                properties, "write.parquet.row-group-limit", int, cls.row_group_rows
+                properties, "write.parquet.row-group-limit", _size, cls.row_group_rows
             ),
-            page_bytes=_read(properties, "write.parquet.page-size-bytes", int, cls.page_bytes),
+            page_bytes=_read(properties, "write.parquet.page-size-bytes", _size, cls.page_bytes),
             dictionary_bytes=_read(
-                properties, "write.parquet.dict-size-bytes", int, cls.dictionary_bytes
+                properties, "write.parquet.dict-size-bytes", _size, cls.dictionary_bytes
             ),
             compression=_read(
                 properties, "write.parquet.compression-codec", _codec, cls.compression
             ),
-            compression_level=None if level in (None, "null") else int(str(level)),
+            compression_level=_read(
+                properties, "write.parquet.compression-level", _level, cls.compression_level
+            ),
             manifest_compression=properties.get(
                 "write.avro.compression-codec", cls.manifest_compression
             ),
@@ -135,16 +140,17 @@ class Settings:
                 properties, "commit.manifest-merge.enabled", _boolean, cls.merge_manifests
             ),
             min_manifests_to_merge=_read(
-                properties, "commit.manifest.min-count-to-merge", int, cls.min_manifests_to_merge
+                properties, "commit.manifest.min-count-to-merge", _size, cls.min_manifests_to_merge
             ),
             manifest_target_bytes=_read(
-                properties, "commit.manifest.target-size-bytes", int, cls.manifest_target_bytes
+                properties, "commit.manifest.target-size-bytes", _size, cls.manifest_target_bytes
             ),
             retry=RetryPolicy(
-                retries=_read(properties, "commit.retry.num-retries", int, 4),
-                min_wait_s=_read(properties, "commit.retry.min-wait-ms", int, 100) / 1000,
-                max_wait_s=_read(properties, "commit.retry.max-wait-ms", int, 60_000) / 1000,
-                total_s=_read(properties, "commit.retry.total-timeout-ms", int, 1_800_000) / 1000,
+                retries=_read(properties, "commit.retry.num-retries", _count, 4),
+                min_wait_s=_read(properties, "commit.retry.min-wait-ms", _count, 100) / 1000,
+                max_wait_s=_read(properties, "commit.retry.max-wait-ms", _count, 60_000) / 1000,
+                total_s=_read(properties, "commit.retry.total-timeout-ms", _count, 1_800_000)
+                / 1000,
             ),
         )
 
@@ -177,6 +183,12 @@ def normalised_properties(properties: Mapping[str, object]) -> dict[str, str]:
         if key in texts:
             texts[key] = _read(texts, key, UpdateMode.parse, UpdateMode.MERGE_ON_READ).value
     Settings.of(texts)
+    for key, text in texts.items():
+        if key.startswith(_METRICS_KEYS) and not _METRICS.fullmatch(text.strip()):
+            raise StatementError(
+                f"Table property {key!r} has the value {text!r}: use none, counts, full or "
+                "truncate(n)."
+            )
     return texts
 
 
@@ -204,6 +216,22 @@ def _codec(text: str) -> str:
     if text.lower() not in codecs:
         raise ValueError(f"use one of {', '.join(codecs)}")
     return "none" if text.lower() == "uncompressed" else text.lower()
+
+
+def _level(text: str) -> int | None:
+    return None if text == "null" else int(text)
+
+
+def _count(text: str) -> int:
+    if int(text) < 0:
+        raise ValueError("use a number from 0")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError("use a number from 1")
+    return int(text)
 
 
 def _granularity(text: str) -> bool:

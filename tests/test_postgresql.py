@@ -142,7 +142,7 @@ def _programs() -> Path:
     for folder in [*reversed(installed), *beside]:
         if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
             return folder
-    pytest.skip("PostgreSQL's server programs (initdb, pg_ctl) are not installed")
+    pytest.fail("PostgreSQL's server programs (initdb, pg_ctl) are missing: run make setup")
 
 
 def _user_for(folder: Path) -> dict[str, Any]:

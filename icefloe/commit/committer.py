@@ -43,6 +43,7 @@ from icefloe.errors import (
     TableNotFoundError,
 )
 from icefloe.execute.position_deletes import read_position_deletes
+from icefloe.metadata.old_metadata import remove_old_metadata
 from icefloe.metadata.schema_changes import unreadable_columns
 from icefloe.metadata.state import TableState, ancestors, state_of
 from icefloe.metadata.storage import remove_files
@@ -67,12 +68,21 @@ class Commit:
     idempotency_key: str | None = None
 
 
+@dataclass
+class _Progress:
+    """Whether the catalog has been asked to publish, and has not surely refused."""
+
+    asked: bool = False
+
+
 def publish(commit: Commit) -> DmlResult:
     """Publish the changes; removes the statement's files if they surely were not published."""
     snapshot_id = commit.base.metadata.new_snapshot_id()
+    progress = _Progress()
     try:
         return with_retries(
-            lambda number: _attempt(commit, snapshot_id, number), commit.base.settings.retry
+            lambda number: _attempt(commit, snapshot_id, number, progress),
+            commit.base.settings.retry,
         )
     except LostRaceError as lost:
         remove_files(commit.base.io, commit.changes.added_paths)
@@ -85,7 +95,9 @@ def publish(commit: Commit) -> DmlResult:
         ) from lost
     except CommitStateUnknownError:
         raise
-    except BaseException:
+    except BaseException as error:
+        if progress.asked:
+            raise _unknown(commit.base.name, snapshot_id, error) from error
         remove_files(commit.base.io, commit.changes.added_paths)
         raise
 
@@ -101,7 +113,7 @@ def already_done(state: TableState, key: str | None) -> DmlResult | None:
     return None
 
 
-def _attempt(commit: Commit, snapshot_id: int, number: int) -> DmlResult:
+def _attempt(commit: Commit, snapshot_id: int, number: int, progress: _Progress) -> DmlResult:
     table = _load(commit.catalog, commit.base.name)
     head = state_of(table, commit.base.name, commit.base.branch)
     if done := already_done(head, commit.idempotency_key):
@@ -117,11 +129,13 @@ def _attempt(commit: Commit, snapshot_id: int, number: int) -> DmlResult:
             return replace(result, snapshot_id=None)
         summary = draft.summary_of(commit.changes, gone, {**commit.summary, **result.as_summary()})
         snapshot = draft.finish(manifests, operation_of(commit.changes, gone), summary)
+        progress.asked = True
         _swap(commit.catalog, table, head, snapshot)
-    except CommitStateUnknownError:
-        raise
-    except BaseException:
-        remove_files(head.io, draft.written)
+    except BaseException as error:
+        if isinstance(error, LostRaceError | StorageError):
+            progress.asked = False
+        if not progress.asked:
+            remove_files(head.io, draft.written)
         raise
     return result
 
@@ -134,6 +148,8 @@ def _refuse_conflicts(commit: Commit, head: TableState) -> None:
         raise _conflict(
             base, head, f"the schema changed so that new files do not fit: {', '.join(columns)}"
         )
+    if commit.guard.matcher is None:
+        return  # no row was read: nothing that landed meanwhile can matter
     specs = head.metadata.specs()
     unpartitioned = frozenset(i for i, spec in specs.items() if spec.is_unpartitioned())
     found = find_conflict(
@@ -179,28 +195,38 @@ def _swap(catalog: Catalog, table: IcebergTable, head: TableState, snapshot: Sna
         ),
     )
     try:
-        catalog.commit_table(table, requirements, updates)
-    except CommitFailedException as lost:
-        # A client that asks twice is refused by its own first request: then the snapshot is there.
-        if not _has_landed(catalog, head.name, snapshot.snapshot_id):
-            raise LostRaceError(str(lost)) from lost
-    except Exception as error:
-        if _is_lost_race(error):
-            raise LostRaceError(str(error)) from error
-        if isinstance(error, OSError) and not isinstance(error, _NO_ANSWER):
-            # Metadata could not be written; the catalog was not asked yet.
-            raise StorageError(f"Cannot write the metadata of {head.name}: {error}") from error
-        if not _has_landed(catalog, head.name, snapshot.snapshot_id):
-            raise _unknown(head, snapshot, error) from error
-    except BaseException as stopped:  # Ctrl-C while the catalog works: it may land yet
-        raise _unknown(head, snapshot, stopped) from stopped
+        answer = catalog.commit_table(table, requirements, updates)
+    except BaseException as error:  # noqa: BLE001 - Ctrl-C too leaves a commit that may land
+        _settle(catalog, head.name, snapshot.snapshot_id, error)
+        return
+    remove_old_metadata(catalog, head.io, head.metadata, answer.metadata)
 
 
-def _unknown(head: TableState, snapshot: Snapshot, error: BaseException) -> CommitStateUnknownError:
+def _settle(catalog: Catalog, name: str, snapshot_id: int, error: BaseException) -> None:
+    """Find out what came of a commit that ended in an error.
+
+    Returns when the snapshot is there; a client that asks twice, for one, is refused by its own
+    first request. Raises LostRaceError or StorageError when it surely is not, and
+    CommitStateUnknownError where nobody can tell.
+    """
+    landed = _has_landed(catalog, name, snapshot_id)
+    if landed and isinstance(error, Exception):
+        return
+    if landed is None or not isinstance(error, Exception):  # Ctrl-C: it may land yet
+        raise _unknown(name, snapshot_id, error) from error
+    if isinstance(error, CommitFailedException) or _is_lost_race(error):
+        raise LostRaceError(str(error)) from error
+    if isinstance(error, OSError) and not isinstance(error, _NO_ANSWER):
+        # Metadata could not be written; the catalog was not asked yet.
+        raise StorageError(f"Cannot write the metadata of {name}: {error}") from error
+    raise _unknown(name, snapshot_id, error) from error
+
+
+def _unknown(name: str, snapshot_id: int, error: BaseException) -> CommitStateUnknownError:
     return CommitStateUnknownError(
-        f"{head.name}: the catalog did not say whether snapshot {snapshot.snapshot_id} was "
-        f"published ({error!r}). No file was deleted. Look whether the table's history has that "
-        "snapshot before running the statement again."
+        f"{name}: the catalog did not say whether snapshot {snapshot_id} was published "
+        f"({error!r}). No file was deleted. Look whether the table's history has that snapshot "
+        "before running the statement again."
     )
 
 
@@ -213,11 +239,14 @@ def _is_lost_race(error: Exception) -> bool:
     return isinstance(error, OperationalError) and "database is locked" in str(error)
 
 
-def _has_landed(catalog: Catalog, name: str, snapshot_id: int) -> bool:
+def _has_landed(catalog: Catalog, name: str, snapshot_id: int) -> bool | None:
+    """Whether the table has the snapshot; None when that cannot be found out."""
     try:
         return catalog.load_table(name).metadata.snapshot_by_id(snapshot_id) is not None
-    except Exception:  # noqa: BLE001 - the catalog still does not answer
+    except NoSuchTableError:
         return False
+    except BaseException:  # noqa: BLE001 - the catalog still does not answer, or Ctrl-C
+        return None
 
 
 def _load(catalog: Catalog, name: str) -> IcebergTable:

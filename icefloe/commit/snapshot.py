@@ -18,7 +18,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from icefloe.changes import FileChanges, Removal, RemoveEverything, RemoveFiles, RemovePartitions
 from icefloe.commit.summary import summarise
-from icefloe.errors import ConflictError
+from icefloe.errors import ConflictError, UnsupportedTableError
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.manifests import (
     ManifestWriter,
@@ -113,8 +113,17 @@ class SnapshotDraft:
                 specs = {spec_id for spec_id, _ in keys}
                 touched = [m for m in live if m.partition_spec_id in specs]
                 untouched = [m for m in live if m.partition_spec_id not in specs]
+                self._refuse_other_specs(untouched)
                 after, gone = self._rewrite_all(touched, lambda f: f.partition_key in keys)
                 return [*after, *untouched], gone
+
+    def _refuse_other_specs(self, manifests: list[ManifestFile]) -> None:
+        """Data files of another spec may hold rows of a partition that is to be replaced."""
+        if any(m.content == ManifestContent.DATA for m in manifests):
+            raise UnsupportedTableError(
+                f"{self.head.name} has data files of another partition spec, whose partitions do "
+                "not line up with those to replace. Nothing was changed."
+            )
 
     def _without_files(
         self, removal: RemoveFiles, manifests: list[ManifestFile]

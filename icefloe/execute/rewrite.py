@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pyiceberg.manifest import DataFile
 from pyroaring import BitMap64
@@ -16,6 +17,7 @@ from pyspark.sql import functions as F
 
 from icefloe import columns
 from icefloe.bitmaps import as_array, as_bitmap
+from icefloe.errors import IcefloeError
 from icefloe.execute.data_files import build_data_file, leaves
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import file_layout, run_task, write_data
@@ -118,6 +120,10 @@ class Rewriter:
             rows = rows.select(*(self._kept_or_new(name) for name in self._names()))
         written = write_data(state, rows.select(*map(quoted, self._names())), self.statement_id)
         changed = sum(len(hits[c.path]) for c in touched)
+        expected = sum(self.scan.live_rows(c) for c in touched)
+        expected -= 0 if self.assigned else changed
+        if written.rows != expected and not any(c.equality_deletes for c in touched):
+            raise uneven(written.rows, expected)
         return Rewritten(
             written.files,
             tuple(c.live for c in touched),
@@ -143,7 +149,7 @@ class Rewriter:
             deleted=pack(as_array(deleted)) if deleted else None,
         )
 
-    def _as_rewritten(self, candidate: Candidate, result: Mapping[str, object]) -> Rewritten:
+    def _as_rewritten(self, candidate: Candidate, result: Mapping[str, Any]) -> Rewritten:
         state = self.scan.state
         known = leaves(state.schema)
         files = tuple(
@@ -155,14 +161,17 @@ class Rewriter:
                 spec_id=candidate.live.spec_id,
                 sort_order_id=self._order_kept(candidate),
             )
-            for written in result["files"]  # type: ignore[attr-defined]
+            for written in result["files"]
         )
+        rows = sum(file.record_count for file in files)
+        if rows != result["copied"] + result["updated"]:
+            raise uneven(rows, result["copied"] + result["updated"])
         return Rewritten(
             files,
             (candidate.live,),
-            int(str(result["updated"])),
-            int(str(result["deleted"])),
-            int(str(result["copied"])),
+            result["updated"],
+            result["deleted"],
+            result["copied"],
         )
 
     def _order_kept(self, candidate: Candidate) -> int | None:
@@ -175,3 +184,11 @@ class Rewriter:
         names = {self.scan.state.schema.find_column_name(f.source_id) for f in order.fields}
         broken = any(name is None or name.split(".")[0] in self.assigned for name in names)
         return 0 if broken else order_id
+
+
+def uneven(written: int, expected: int) -> IcefloeError:
+    """The last check before a commit: rows written must be the rows that were there."""
+    return IcefloeError(
+        f"The statement wrote {written} rows where {expected} had to come out. Nothing was "
+        "published. The table's deletes or row counts do not agree with its files."
+    )

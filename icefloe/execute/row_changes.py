@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from icefloe import columns
 from icefloe.changes import FileChanges, RemoveFiles
 from icefloe.execute.position_deletes import DeletePartition, write_position_deletes
-from icefloe.execute.rewrite import Rewriter, Rewritten
+from icefloe.execute.rewrite import Rewriter, Rewritten, uneven
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, find_rows, write_data
 from icefloe.metadata.files import LiveFile, PartitionKey
@@ -156,6 +156,8 @@ def _outcome(
 ) -> RowChangeOutcome:
     """Put it together: files whose last rows go are removed, deletes are written for the rest."""
     scan = change.scan
+    if written is not None and written.rows != sum(len(rows) for rows in hits.values()):
+        raise uneven(written.rows, sum(len(rows) for rows in hits.values()))
     emptied = [
         c
         for c in scan.candidates

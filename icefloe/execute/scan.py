@@ -289,7 +289,11 @@ class Scan:
 
 def _of_file(candidate: Candidate, contents: Mapping[str, Deleted]) -> BitMap64:
     named = [contents[d.path].get(candidate.path) for d in candidate.position_deletes]
-    return unite(bitmap for bitmap in named if bitmap is not None)
+    united = unite(bitmap for bitmap in named if bitmap is not None)
+    if united and united.max() >= candidate.live.rows:
+        # Positions that the file does not have would make it look emptier than it is.
+        united.remove_range(candidate.live.rows, int(united.max()) + 1)
+    return united
 
 
 def _with_facts(rows: DataFrame, facts: DataFrame) -> DataFrame:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.typedef import Record
 
 # Iceberg's reserved field ids of a position-delete file.
 PATH_FIELD_ID = 2147483546
@@ -14,6 +15,12 @@ POS_FIELD_ID = 2147483545
 _REFERENCED_DATA_FILE = 17  # slot of the v3 manifest entry, filled by v2 writers too
 
 PartitionKey: TypeAlias = tuple[int, tuple[object, ...]]
+
+
+def partition_key_of(spec_id: int, partition: Record) -> PartitionKey:
+    """Spec and partition tuple as a key; NaN, which is not equal to itself, is one value here."""
+    values = (partition[i] for i in range(len(partition)))
+    return spec_id, tuple("NaN" if v != v else v for v in values)  # noqa: PLR0124 - NaN alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +52,7 @@ class LiveFile:
     @property
     def partition_key(self) -> PartitionKey:
         """Spec and partition tuple: equal for files of one partition."""
-        record = self.file.partition
-        return self.spec_id, tuple(record[i] for i in range(len(record)))
+        return partition_key_of(self.spec_id, self.file.partition)
 
     @property
     def is_data(self) -> bool:

@@ -27,8 +27,9 @@ from icefloe.schemas.spark_types import can_store, needs_check, spark_schema
 from icefloe.spark_errors import translated
 from icefloe.statements import Condition, Expression, RowStatement
 
-# Rewrites the table names of a text with subqueries to views of the session.
-ResolveTables = Callable[[str], str]
+# Rewrites the table names of a text with subqueries to views of the session, where the table that
+# is read itself is seen as it is read.
+ResolveTables = Callable[[str, TableState], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,15 @@ def bind_statement(
     schema = spark_schema(state.schema)
     alias = state.name.rpartition(".")[2]
     nothing = spark.createDataFrame([], schema).alias(alias)
+
+    def resolved(text: str) -> str:
+        return resolve(text, state)
+
     texts = [statement.where, *(value for _, value in statement.assignments)]
-    condition = _condition(statement.where, nothing, schema.names, resolve)
+    condition = _condition(statement.where, nothing, schema.names, resolved)
     return Bound(
         condition,
-        _assignments(statement.assignments, nothing, schema, resolve),
+        _assignments(statement.assignments, nothing, schema, resolved),
         lower_condition(statement.where, state, spark),
         any(isinstance(text, str) and has_subquery(text) for text in texts)
         or any(isinstance(text, Column) and "subquery" in str(text).lower() for text in texts),
@@ -82,7 +87,7 @@ def has_subquery(text: str) -> bool:
 
 
 def _condition(
-    where: Condition | None, nothing: DataFrame, names: Iterable[str], resolve: ResolveTables
+    where: Condition | None, nothing: DataFrame, names: Iterable[str], resolve: Callable[[str], str]
 ) -> Column | None:
     if where is None:
         return None
@@ -117,7 +122,7 @@ def _assignments(
     assignments: tuple[tuple[str, Expression], ...],
     nothing: DataFrame,
     schema: T.StructType,
-    resolve: ResolveTables,
+    resolve: Callable[[str], str],
 ) -> dict[str, Column]:
     """New values by column name, cast to the column's type."""
     if not assignments:
@@ -149,8 +154,44 @@ def store(value: Column, source: T.DataType, field: T.StructField, name: str) ->
         raise NullabilityError(name)
     if not can_store(source, target):
         raise TypeMismatchError(name, target.simpleString(), source.simpleString())
-    if source == target:
+    return _fitted(value, source, target, name)
+
+
+def _fitted(value: Column, source: T.DataType, target: T.DataType, name: str) -> Column:
+    """A value in the target's type: fields of structs by name, overflow told at every level."""
+    if source.simpleString() == target.simpleString():
         return value
+    match source, target:
+        case T.StructType(), T.StructType():
+            return _fitted_struct(value, source, target, name)
+        case T.ArrayType(), T.ArrayType():
+            inner = f"{name}.element"
+            return F.transform(
+                value, lambda e: _fitted(e, source.elementType, target.elementType, inner)
+            )
+        case T.MapType(), T.MapType():
+            keyed = F.transform_keys(
+                value, lambda k, _: _fitted(k, source.keyType, target.keyType, f"{name}.key")
+            )
+            return F.transform_values(
+                keyed, lambda _, v: _fitted(v, source.valueType, target.valueType, f"{name}.value")
+            )
+    return _fitted_atom(value, source, target, name)
+
+
+def _fitted_struct(value: Column, source: T.StructType, target: T.StructType, name: str) -> Column:
+    """Spark casts structs by position: put the fields in the target's order first."""
+    given = {field.name.lower(): field for field in source.fields}
+    parts = []
+    for wanted in target.fields:
+        found = given[wanted.name.lower()]
+        inner = value.getField(found.name)
+        path = f"{name}.{wanted.name}"
+        parts.append(_fitted(inner, found.dataType, wanted.dataType, path).alias(wanted.name))
+    return F.when(value.isNotNull(), F.struct(*parts))
+
+
+def _fitted_atom(value: Column, source: T.DataType, target: T.DataType, name: str) -> Column:
     if not needs_check(source, target):
         return value.cast(target)
     fitted = value.try_cast(target)
@@ -194,7 +235,7 @@ def _refuse_twice(
             raise StatementError(f"Column {name!r} is assigned more than once.")
 
 
-def _value(expression: Expression, resolve: ResolveTables) -> Column:
+def _value(expression: Expression, resolve: Callable[[str], str]) -> Column:
     if isinstance(expression, Column):
         return expression
     return F.expr(resolve(expression)) if isinstance(expression, str) else F.lit(expression)

@@ -84,6 +84,7 @@ class DataFileWriter:
     def abandon(self) -> None:
         """Remove what this task wrote: it failed, so nothing will refer to it."""
         if self._writer is not None:
+            self._writer.is_open = False  # or it would try to finish the file when collected
             self._sink.close()
             self.results.append({"path": self._path})
         for result in self.results:
@@ -168,10 +169,24 @@ class DataFileWriter:
 def _refuse_nulls(path: str, wanted: pa.Field, array: pa.Array) -> None:
     if not wanted.nullable and array.null_count:
         raise NullInRequiredError(path)
-    if pa.types.is_struct(wanted.type) and any(not f.nullable for f in wanted.type):
+    kind = wanted.type
+    if pa.types.is_struct(kind):
         present = array.drop_null() if array.null_count else array
-        for index, child in enumerate(wanted.type):
+        for index, child in enumerate(kind):
             _refuse_nulls(f"{path}.{child.name}", child, present.field(index))
+    elif pa.types.is_map(kind):
+        _refuse_nulls(f"{path}.value", kind.item_field, _values_of(array).field(1))
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        _refuse_nulls(f"{path}.element", kind.value_field, _values_of(array))
+
+
+def _values_of(array: pa.Array) -> pa.Array:
+    """What the lists or maps of an array hold, without what lies under NULLs and slices."""
+    present = array.drop_null() if array.null_count else array
+    if not len(present):
+        return present.values.slice(0, 0)
+    first, last = present.offsets[0].as_py(), present.offsets[-1].as_py()
+    return present.values.slice(first, last - first)
 
 
 def write_rows(

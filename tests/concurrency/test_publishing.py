@@ -247,3 +247,44 @@ def test_lost_race_does_not_write_data_files_again(table_of, catalog_that):
     table.append([{"id": 3, "n": 0}])
 
     assert stored_files(table) == {file.path.removeprefix("file://") for file in data_files(table)}
+
+
+def test_commit_that_landed_keeps_its_files_when_nobody_can_look(table_of, lake, monkeypatch):
+    """The answer is lost and so is the look at the table: nothing is removed."""
+    table = table_of(SCHEMA, ROWS, properties=QUICK)
+    commit_table = lake.catalog.commit_table
+
+    def refuse(*_arguments):
+        raise ConnectionError("gone")
+
+    def commit(*arguments):
+        commit_table(*arguments)
+        monkeypatch.setattr(lake.catalog, "load_table", refuse)
+        raise CommitFailedException("409")
+
+    monkeypatch.setattr(lake.catalog, "commit_table", commit)
+    with pytest.raises(CommitStateUnknownError):
+        table.update().set("n", "n + 1").execute()
+
+    monkeypatch.undo()
+    assert rows(table) == [(1, 1), (2, 1)]
+
+
+def test_ctrl_c_while_the_table_is_looked_at_keeps_the_files(table_of, lake, monkeypatch):
+    table = table_of(SCHEMA, ROWS, properties=QUICK)
+    commit_table = lake.catalog.commit_table
+
+    def interrupt(*_arguments):
+        raise KeyboardInterrupt
+
+    def commit(*arguments):
+        commit_table(*arguments)
+        monkeypatch.setattr(lake.catalog, "load_table", interrupt)
+        raise TimeoutError
+
+    monkeypatch.setattr(lake.catalog, "commit_table", commit)
+    with pytest.raises(CommitStateUnknownError):
+        table.update().set("n", "n + 1").execute()
+
+    monkeypatch.undo()
+    assert rows(table) == [(1, 1), (2, 1)]
