@@ -118,7 +118,8 @@ def _guard(planned: _Planned) -> Guard:
     """Rows added meanwhile matter when the condition may be true for them; a subquery reads all."""
     lowered = UNKNOWN if planned.bound.has_subquery else planned.bound.lowered
     specs = planned.state.metadata.specs()
-    return Guard(planned.plan.isolation, FileMatcher(lowered, planned.state.schema, specs))
+    matcher = FileMatcher(lowered, planned.state.schema, specs)
+    return Guard(planned.plan.isolation, matcher, planned.bound.has_subquery)
 
 
 def _row_result(plan: Plan, outcome: RowChangeOutcome) -> DmlResult:

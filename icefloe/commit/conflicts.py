@@ -6,7 +6,8 @@ writers that touch different files, rows or partitions never block each other.
 1. A file the statement removes or rewrites was removed meanwhile.
 2. A file whose rows the statement deletes was removed meanwhile: the deletes would point nowhere.
 3. Rows that the statement carried forward were deleted meanwhile: they would come back.
-4. Serializable only: a file added meanwhile may hold rows the statement would have changed.
+4. Serializable only: a file added meanwhile may hold rows the statement would have changed; with
+   a subquery, which reads other rows, so do rows that were removed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Guard:
 
     isolation: Isolation
     matcher: FileMatcher | None  # None: the statement read no rows, nothing added can matter
+    reads_other_rows: bool = False  # a subquery: rows that went meanwhile matter too
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,10 @@ def find_conflict(
         return Conflict("another writer deleted rows that this statement carries forward", revived)
     if guard.isolation is Isolation.SERIALIZABLE and (new := _unseen(guard, window)):
         return Conflict("another writer added rows that this statement would have changed", new)
+    if guard.isolation is Isolation.SERIALIZABLE and guard.reads_other_rows:
+        went = (*(delete.path for delete in window.added_deletes), *sorted(window.removed_data))
+        if went:
+            return Conflict("another writer changed rows that this statement's subquery read", went)
     return None
 
 

@@ -338,3 +338,21 @@ def test_conflict_on_every_run_is_raised_once_retries_are_used_up(
     assert len(runs) == 2
     assert rows(table, "n") == [(2,), (2,), (2,)]
     assert leftovers(table) == set()
+
+
+@pytest.mark.parametrize("other_mode", ["copy-on-write", "merge-on-read"])
+def test_subquery_makes_every_removed_row_a_conflict(table_of, other, before_commit, other_mode):
+    """The largest n is gone by the time the statement lands: its answer would be another."""
+    table = table_of(
+        "id BIGINT, n INT", [{"id": 1, "n": 1}], [{"id": 2, "n": 9}, {"id": 3, "n": 2}]
+    )
+    theirs = other.table(table.name).delete().where("id = 2").with_options(mode=other_mode)
+    largest = f"(SELECT max(n) FROM {table.name})"
+    before_commit(theirs.execute)
+
+    with pytest.raises(ConflictError, match="another writer"):
+        table.update().set("n", largest).where("id = 1").execute()
+
+    before_commit(lambda: None)
+    assert table.update().set("n", largest).where("id = 1").execute().rows_updated == 1
+    assert rows(table) == [(1, 2), (3, 2)]

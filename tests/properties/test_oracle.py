@@ -101,7 +101,7 @@ class Maker:
             "n": ["n + k", "n * 2", "NULL", "-1", "k"],
             "v": ["v + 1", "NULL", "n", "0.5"],
             "day": ["DATE '2024-02-29'", "NULL", "day"],
-            "s": ["region", "NULL", "concat(s, 'x')", "lower(s)"],
+            "s": ["region", "NULL", "s || 'x'", "lower(s)"],
             "flag": ["NOT flag", "k > 3", "NULL", "true"],
         }
         chosen = self.random.sample(sorted(choices), self.random.randint(1, 3))
