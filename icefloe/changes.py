@@ -49,8 +49,13 @@ class FileChanges:
     @property
     def is_empty(self) -> bool:
         """Whether there is surely nothing to publish."""
-        removal = self.removal
-        removes = not isinstance(removal, RemoveFiles) or removal.data or removal.deletes
+        match self.removal:
+            case RemoveFiles(data, deletes):
+                removes = bool(data or deletes)
+            case RemovePartitions(keys):
+                removes = bool(keys)
+            case RemoveEverything():
+                removes = True
         return not (self.added_data or self.added_deletes or removes)
 
     @property
