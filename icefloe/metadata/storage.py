@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from urllib.parse import urlparse
 
 from pyarrow.fs import FileSelector, FileSystem, FileType
 from pyiceberg.io import FileIO
@@ -103,8 +102,3 @@ def naming_unwritable_file(location: str) -> Iterator[None]:
         yield
     except OSError as failed:
         raise StorageError(f"Cannot write {location}: {failed}") from failed
-
-
-def is_local(location: str) -> bool:
-    """Whether a location is on this machine's disk."""
-    return urlparse(location).scheme in ("", "file")
