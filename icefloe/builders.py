@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from icefloe.engine import Context, explain, run
+from icefloe.engine import explain, run
 from icefloe.errors import StatementError
 from icefloe.plan.plan import Plan
+from icefloe.publishing import Context
 from icefloe.results import DmlResult
 from icefloe.statements import Condition, Expression, RowStatement
 

@@ -9,7 +9,9 @@ POS = "_icefloe_pos"  # position of the row in that file, from 0
 DELETED = "_icefloe_deleted"  # bitmap words of the file's deleted positions
 SEQUENCE = "_icefloe_sequence"  # data sequence number of the row's file
 PARTITION = "_icefloe_partition"  # number of the (spec, partition) group of the row's file
-ACTION = "_icefloe_action"  # what happens to the row: see tasks.actions
+ACTION = "_icefloe_action"  # which clause of a MERGE applies to the row, by its place
+SOURCE_ROW = "_icefloe_source_row"  # number of a row of a MERGE's source, in the source's order
+GONE = "_icefloe_gone"  # whether a changed row is deleted
 SELECTED = "_icefloe_selected"  # bitmap words of the positions a statement chose earlier
 
 META_FILE = "_file"

@@ -4,46 +4,42 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
 from icefloe.changes import FileChanges, RemoveEverything, RemovePartitions
-from icefloe.commit.committer import IDEMPOTENCY_KEY, Commit, already_done, publish
+from icefloe.commit.committer import already_done
 from icefloe.commit.conflicts import Guard
 from icefloe.commit.snapshot import Removed
-from icefloe.errors import CommitStateUnknownError, ConflictError, UnsupportedTableError
-from icefloe.execute.row_changes import RowChange, RowChangeOutcome, change_rows
+from icefloe.errors import ConflictError, UnsupportedTableError
+from icefloe.execute.row_changes import RowChange, change_rows
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, write_data
+from icefloe.merging import explain_merge, run_merge
 from icefloe.metadata.files import DeleteIndex, LiveFile, partition_key_of
 from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.matching import FileMatcher
 from icefloe.metadata.state import TableState
-from icefloe.metadata.storage import remove_written_by
-from icefloe.plan.bind import Bound, ResolveTables, bind_statement
+from icefloe.plan.bind import Bound, bind_statement
 from icefloe.plan.files import Candidate, FilePlan, plan_files
 from icefloe.plan.plan import Plan, plan_statement
 from icefloe.predicates.lowered import UNKNOWN
+from icefloe.publishing import (
+    Context,
+    added_bytes,
+    publish_changes,
+    row_result,
+    statement_files,
+)
 from icefloe.results import DmlResult
 from icefloe.settings import Isolation
-from icefloe.statements import Options, RowStatement, WriteKind, WriteStatement
+from icefloe.statements import MergeStatement, RowStatement, WriteKind, WriteStatement
 
 log = logging.getLogger("icefloe")
 
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What a statement runs with."""
-
-    spark: SparkSession
-    catalog: Catalog
-    read_state: Callable[[str], TableState]  # the newest state of a branch
-    resolve: ResolveTables
+Statement: TypeAlias = RowStatement | MergeStatement | WriteStatement
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +50,22 @@ class _Planned:
     plan: Plan
 
 
-def explain(statement: RowStatement, context: Context) -> Plan:
+def explain(statement: RowStatement | MergeStatement, context: Context) -> Plan:
     """What a statement would do, without doing it."""
+    if isinstance(statement, MergeStatement):
+        return explain_merge(statement, context)
     return _plan(statement, context, context.read_state(statement.options.branch)).plan
 
 
-def run(statement: RowStatement | WriteStatement, context: Context) -> DmlResult:
+def run(statement: Statement, context: Context) -> DmlResult:
     """Run one statement and publish it as at most one snapshot.
 
     With `retries`, a statement that loses to another writer is run again from the start.
     """
     started = time.monotonic()
-    once = _run_rows if isinstance(statement, RowStatement) else _run_write
     for attempt in range(statement.options.retries + 1):
         try:
-            result = once(statement, context)  # type: ignore[arg-type]
+            result = _run_once(statement, context)
             break
         except ConflictError as lost:
             if attempt == statement.options.retries:
@@ -79,13 +76,23 @@ def run(statement: RowStatement | WriteStatement, context: Context) -> DmlResult
     return result
 
 
+def _run_once(statement: Statement, context: Context) -> DmlResult:
+    match statement:
+        case RowStatement():
+            return _run_rows(statement, context)
+        case MergeStatement():
+            return run_merge(statement, context)
+        case WriteStatement():
+            return _run_write(statement, context)
+
+
 def _run_rows(statement: RowStatement, context: Context) -> DmlResult:
     state = context.read_state(statement.options.branch)
     if done := already_done(state, statement.options.idempotency_key):
         return done
     planned = _plan(statement, context, state)
     scan = Scan.of(context.spark, state, planned.files.candidates)
-    with _statement_files(state) as statement_id:
+    with statement_files(state) as statement_id:
         outcome = change_rows(
             RowChange(
                 scan,
@@ -96,8 +103,8 @@ def _run_rows(statement: RowStatement, context: Context) -> DmlResult:
                 statement_id,
             )
         )
-        result = _row_result(planned.plan, outcome)
-        return _publish(
+        result = row_result(planned.plan, outcome)
+        return publish_changes(
             context,
             state,
             outcome.changes,
@@ -122,33 +129,14 @@ def _guard(planned: _Planned) -> Guard:
     return Guard(planned.plan.isolation, matcher, planned.bound.has_subquery)
 
 
-def _row_result(plan: Plan, outcome: RowChangeOutcome) -> DmlResult:
-    changes = outcome.changes
-    return DmlResult(
-        operation=plan.operation,
-        mode=plan.mode.value,
-        rows_updated=outcome.rows_updated,
-        rows_deleted=outcome.rows_deleted,
-        rows_copied=outcome.rows_copied,
-        data_files_added=len(changes.added_data),
-        data_files_removed=len(changes.removal.data),  # type: ignore[union-attr]
-        delete_files_added=len(changes.added_deletes),
-        delete_files_removed=len(changes.removal.deletes),  # type: ignore[union-attr]
-        files_scanned=plan.files_scanned,
-        files_skipped=plan.files_skipped,
-        bytes_written=_bytes(changes),
-        bytes_encoded=outcome.bytes_encoded,
-    )
-
-
 def _run_write(statement: WriteStatement, context: Context) -> DmlResult:
     state = context.read_state(statement.options.branch)
     if done := already_done(state, statement.options.idempotency_key):
         return done
     if statement.kind is WriteKind.OVERWRITE_PARTITIONS:
         _refuse_other_specs(state)
-    with _statement_files(state) as statement_id:
-        written = WrittenRows((), {})
+    with statement_files(state) as statement_id:
+        written = WrittenRows()
         if statement.rows is not None:
             written = write_data(state, statement.rows, statement_id)
         changes = _written_changes(statement.kind, written)
@@ -161,11 +149,11 @@ def _run_write(statement: WriteStatement, context: Context) -> DmlResult:
                 data_files_added=len(written.files),
                 data_files_removed=len(gone.data),
                 delete_files_removed=len(gone.deletes),
-                bytes_written=_bytes(changes),
+                bytes_written=added_bytes(changes),
             )
 
         guard = Guard(Isolation.SNAPSHOT, None)
-        return _publish(context, state, changes, guard, statement.options, describe)
+        return publish_changes(context, state, changes, guard, statement.options, describe)
 
 
 def _written_changes(kind: WriteKind, written: WrittenRows) -> FileChanges:
@@ -208,39 +196,3 @@ def _live_rows(spark: SparkSession, state: TableState, gone: Removed) -> int:
 
 def _candidate(file: LiveFile, index: DeleteIndex) -> Candidate:
     return Candidate(file, index.position_deletes(file), index.equality_deletes(file))
-
-
-@contextmanager
-def _statement_files(state: TableState) -> Iterator[str]:
-    """An id for the names of a statement's files, which are removed if it fails."""
-    statement_id = uuid.uuid4().hex
-    try:
-        yield statement_id
-    except (CommitStateUnknownError, ConflictError):
-        raise  # the commit keeps the files, or has removed each of them already
-    except BaseException:
-        remove_written_by(state.io, state.data_location, statement_id)
-        raise
-
-
-def _publish(
-    context: Context,
-    state: TableState,
-    changes: FileChanges,
-    guard: Guard,
-    options: Options,
-    describe: Callable[[Removed], DmlResult],
-) -> DmlResult:
-    if changes.is_empty:
-        return describe(Removed())
-    summary = dict(options.summary)
-    if options.idempotency_key is not None:
-        summary[IDEMPOTENCY_KEY] = options.idempotency_key
-    return publish(
-        Commit(context.catalog, state, changes, guard, describe, summary, options.idempotency_key)
-    )
-
-
-def _bytes(changes: FileChanges) -> int:
-    files = (*changes.added_data, *changes.added_deletes)
-    return sum(file.file_size_in_bytes for file in files)

@@ -18,7 +18,6 @@ from pyiceberg.table import Table as IcebergTable
 from pyspark.sql import DataFrame, SparkSession
 from sqlalchemy import URL
 
-from icefloe.engine import Context
 from icefloe.errors import (
     StatementError,
     TableExistsError,
@@ -26,6 +25,7 @@ from icefloe.errors import (
     UnsupportedTableError,
 )
 from icefloe.metadata.state import TableState
+from icefloe.publishing import Context
 from icefloe.reading import read_rows
 from icefloe.schemas.forms import to_iceberg_schema
 from icefloe.schemas.partitions import parse_partition_by, parse_sort_by

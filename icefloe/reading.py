@@ -10,7 +10,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from icefloe import columns as names
-from icefloe.engine import Context
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.execute.scan import Scan
 from icefloe.frames import frame_of
@@ -18,6 +17,7 @@ from icefloe.metadata.state import TableState, at_snapshot, snapshot_as_of
 from icefloe.metadata.storage import spark_uri
 from icefloe.plan.bind import lower_condition
 from icefloe.plan.files import Candidate, plan_files
+from icefloe.publishing import Context
 from icefloe.quoting import quoted
 from icefloe.spark_errors import translated
 from icefloe.statements import Condition

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 
 SUMMARY_PREFIX = "icefloe."
 
@@ -36,7 +36,7 @@ class DmlResult:
     duration_s: float = 0.0
     bytes_copied: int = 0
     bytes_encoded: int = 0
-    clauses: tuple[Mapping[str, object], ...] = field(default=())
+    clauses: tuple[int, ...] = ()  # MERGE: rows that each clause was for, in their order
 
     @property
     def total_affected(self) -> int:
@@ -60,6 +60,8 @@ class DmlResult:
             for name in _SUMMARISED
             if getattr(self, name) is not None
         }
+        if self.clauses:
+            counts[f"{SUMMARY_PREFIX}clauses"] = ",".join(map(str, self.clauses))
         return {**counts, **self._as_spark_summary()}
 
     def _as_spark_summary(self) -> dict[str, str]:
@@ -87,7 +89,9 @@ class DmlResult:
         for name in _SUMMARISED:
             text = summary.get(f"{SUMMARY_PREFIX}{name.replace('_', '-')}")
             if text is not None:
-                values[name] = int(text) if kinds[name] == "int" else text
+                values[name] = _READ.get(str(kinds[name]), str)(text)
+        if told := summary.get(f"{SUMMARY_PREFIX}clauses"):
+            values["clauses"] = tuple(map(int, told.split(",")))
         return cls(**values)  # type: ignore[arg-type]
 
 
@@ -107,4 +111,7 @@ _SUMMARISED = (
     "bytes_written",
     "bytes_copied",
     "bytes_encoded",
+    "dpp_applied",
+    "dpp_partition_count",
 )
+_READ: Mapping[str, Callable[[str], object]] = {"int": int, "bool": lambda text: text == "True"}

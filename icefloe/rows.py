@@ -44,6 +44,13 @@ def fit_rows(rows: object, state: TableState, spark: SparkSession) -> DataFrame:
     return frame.select(*columns)
 
 
+def source_frame(rows: object, state: TableState, spark: SparkSession) -> DataFrame:
+    """Rows of any accepted kind and any columns; dicts get the table's types where they fit."""
+    if isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)):
+        rows = _from_any_dicts(rows, state)
+    return as_frame(rows, state, spark)
+
+
 def as_frame(rows: object, state: TableState, spark: SparkSession) -> DataFrame:
     """Rows of any accepted kind as a DataFrame; local rows become one partition."""
     if isinstance(rows, pa.RecordBatch):
@@ -65,10 +72,37 @@ def as_frame(rows: object, state: TableState, spark: SparkSession) -> DataFrame:
     )
 
 
-def _from_dicts(rows: Sequence[Any], state: TableState) -> pa.Table:
-    """Dicts by the table's own types, so that an int literal fits a DOUBLE or an INT column."""
+def _from_any_dicts(rows: Sequence[Any], state: TableState) -> pa.Table:
+    _refuse_other_than_dicts(rows)
+    schema = schema_to_pyarrow(state.schema, include_field_ids=False)
+    known = {field.name.lower(): field for field in schema}
+    names = list(dict.fromkeys(str(key) for row in rows for key in row)) or schema.names
+    columns = []
+    for name in names:
+        values = [row.get(name) for row in rows]
+        field = known.get(name.lower())
+        try:
+            columns.append(pa.array(values) if field is None else _column(values, field))
+        except (ColumnTypeMismatchError, pa.ArrowInvalid, pa.ArrowTypeError):
+            columns.append(_inferred(name, values))
+    return pa.table(columns, names=names)
+
+
+def _inferred(name: str, values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as bad:
+        raise ColumnTypeMismatchError(name, "one type", "values of several", str(bad)) from bad
+
+
+def _refuse_other_than_dicts(rows: Sequence[Any]) -> None:
     if not all(isinstance(row, Mapping) for row in rows):
         raise StatementError("A list of rows must hold dicts of column name to value.")
+
+
+def _from_dicts(rows: Sequence[Any], state: TableState) -> pa.Table:
+    """Dicts by the table's own types, so that an int literal fits a DOUBLE or an INT column."""
+    _refuse_other_than_dicts(rows)
     schema = schema_to_pyarrow(state.schema, include_field_ids=False)
     names = {field.name.lower(): field.name for field in schema}
     given = {key for row in rows for key in row}

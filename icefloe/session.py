@@ -38,9 +38,14 @@ def session_of(spark: SparkSession | None) -> SparkSession:
     """The session to work with, set up for the engine."""
     check_versions()
     chosen = spark or SparkSession.getActiveSession() or _running() or _start_local()
-    for key, value in _NEEDED.items():
-        chosen.conf.set(key, value)
+    prepare(chosen)
     return chosen
+
+
+def prepare(session: SparkSession) -> None:
+    """Set what the engine needs on a session that statements run in."""
+    for key, value in _NEEDED.items():
+        session.conf.set(key, value)
 
 
 def _running() -> SparkSession | None:

@@ -105,6 +105,10 @@ def _by_condition(
     if condition.startswith("UNRESOLVED_COLUMN"):
         name = str(facts.get("objectName", "?")).replace("`", "")
         return ColumnNotFoundError(name, available or _proposals(facts))
+    if condition == "AMBIGUOUS_REFERENCE":
+        name = str(facts.get("name", "?")).replace("`", "")
+        meant = str(facts.get("referenceNames", "")).strip("[]").replace("`", "")
+        return StatementError(f"Column {name!r} is ambiguous: it may be any of {meant}. Say which.")
     if condition.endswith(("NOT_BOOLEAN", "NOT_BOOLEAN_TYPE")):
         shown = str(facts.get("filter", facts.get("joinCondition", "?"))).strip('"')
         kind = str(facts.get("type", facts.get("conditionType", "?"))).strip('"')

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 
@@ -28,17 +28,15 @@ class Options:
     summary: Mapping[str, str] = field(default_factory=dict)
     idempotency_key: str | None = None
 
-    def with_(self, **options: Any) -> Options:
+    def with_(self, **options: Any) -> Self:
         """The same options with some replaced; unknown names and bad values are refused."""
-        known: dict[str, Any] = {
-            name: _READERS[name](value) for name, value in options.items() if name in _READERS
-        }
-        unknown = sorted(set(options) - set(known))
+        names = [known.name for known in fields(self)]
+        unknown = sorted(set(options) - set(names))
         if unknown:
             raise StatementError(
-                f"Unknown option {unknown[0]!r}. Options are: {', '.join(sorted(_READERS))}."
+                f"Unknown option {unknown[0]!r}. Options are: {', '.join(sorted(names))}."
             )
-        return replace(self, **known)
+        return replace(self, **{name: _READERS[name](value) for name, value in options.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +47,74 @@ class RowStatement:
     where: Condition | None = None
     assignments: tuple[tuple[str, Expression], ...] = ()
     options: Options = Options()
+
+
+class When(StrEnum):
+    """Which rows a clause of a MERGE is for."""
+
+    MATCHED = "matched"
+    NOT_MATCHED = "not matched"
+    NOT_MATCHED_BY_SOURCE = "not matched by source"
+
+
+class Then(StrEnum):
+    """What a clause of a MERGE does."""
+
+    UPDATE = "update"
+    DELETE = "delete"
+    INSERT = "insert"
+
+
+@dataclass(frozen=True, slots=True)
+class MergeClause:
+    """WHEN … [AND condition] THEN …; assignments None stand for every column, by name."""
+
+    when: When
+    then: Then
+    condition: Condition | None = None
+    assignments: tuple[tuple[str, Expression], ...] | None = ()
+
+    def __str__(self) -> str:
+        condition = "" if self.condition is None else f" and {self.condition}"
+        return f"when {self.when.value}{condition} then {self.then.value}{self._shown()}"
+
+    def _shown(self) -> str:
+        if self.assignments is None:
+            return " *"
+        return "".join(f" {name} = {value}" for name, value in self.assignments)
+
+
+class Duplicates(StrEnum):
+    """What to do when several source rows match one target row that a clause would change."""
+
+    ERROR = "error"
+    FIRST = "first"
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOptions(Options):
+    """How a MERGE runs."""
+
+    enable_dpp: bool = True
+    dpp_max_partitions: int = 1000
+    duplicates: Duplicates = Duplicates.ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class MergeStatement:
+    """MERGE: rows of `source` paired with rows of the table, and what becomes of each."""
+
+    source: DataFrame
+    on: Condition | tuple[str, ...]
+    target_alias: str = "target"
+    source_alias: str = "source"
+    clauses: tuple[MergeClause, ...] = ()
+    evolves_schema: bool = False
+    options: MergeOptions = MergeOptions()
+
+    def has(self, when: When) -> bool:
+        """Whether a clause is for such rows."""
+        return any(clause.when is when for clause in self.clauses)
 
 
 class WriteKind(StrEnum):
@@ -103,11 +169,35 @@ def _key(value: Any) -> str | None:
     return value
 
 
-_READERS = {
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise StatementError(f"Option 'enable_dpp' is True or False, not {value!r}.")
+    return value
+
+
+def _limit(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise StatementError(
+            f"Option 'dpp_max_partitions' takes a whole number from 0, not {value!r}."
+        )
+    return value
+
+
+def _duplicates(value: Any) -> Duplicates:
+    try:
+        return Duplicates(str(value).lower())
+    except ValueError:
+        raise StatementError(f"Option 'duplicates' is 'error' or 'first', not {value!r}.") from None
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
     "mode": _mode,
     "isolation": _isolation,
     "retries": _retries,
     "branch": _branch,
     "summary": _summary,
     "idempotency_key": _key,
+    "enable_dpp": _flag,
+    "dpp_max_partitions": _limit,
+    "duplicates": _duplicates,
 }

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow as pa
 from pyiceberg.table import Table as IcebergTable
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
 from icefloe.builders import Delete, Update
-from icefloe.engine import Context, run
+from icefloe.engine import run
 from icefloe.evolution import (
     add_column,
     drop_column,
@@ -23,13 +23,21 @@ from icefloe.evolution import (
     set_properties,
 )
 from icefloe.inspection import metadata_table
+from icefloe.merge_builder import Merge
 from icefloe.metadata.state import MAIN, TableState, state_of
+from icefloe.publishing import Context
 from icefloe.reading import read_rows
 from icefloe.results import DmlResult
-from icefloe.rows import fit_rows
+from icefloe.rows import fit_rows, source_frame
 from icefloe.schemas.spark_types import spark_schema
 from icefloe.settings import UpdateKind
-from icefloe.statements import Condition, RowStatement, WriteKind, WriteStatement
+from icefloe.statements import (
+    Condition,
+    MergeStatement,
+    RowStatement,
+    WriteKind,
+    WriteStatement,
+)
 
 if TYPE_CHECKING:
     from icefloe.lake import Lake
@@ -149,6 +157,27 @@ class Table:
     def delete(self) -> Delete:
         """Begin a DELETE."""
         return Delete(self._context(), RowStatement(UpdateKind.DELETE))
+
+    def merge(
+        self,
+        source: object,
+        on: Condition | Sequence[str],
+        *,
+        target_alias: str = "target",
+        source_alias: str = "source",
+    ) -> Merge:
+        """Begin a MERGE: rows of `source` are paired with the table's rows by `on`.
+
+        `on` is a condition over both aliases, a Column, or a list of columns both sides have.
+        """
+        frame = source_frame(source, self._state(), self._lake.spark)
+        paired = on if isinstance(on, str | Column) else tuple(on)
+        statement = MergeStatement(frame, paired, target_alias, source_alias)
+        return Merge(self._context(), statement)
+
+    def upsert(self, source: object, on: Condition | Sequence[str]) -> Merge:
+        """Begin a MERGE that updates rows that match and inserts the others."""
+        return self.merge(source, on).when_matched().update_all().when_not_matched().insert_all()
 
     # Metadata tables
 

@@ -29,7 +29,7 @@ from icefloe.execute.write_data import find_rows, write_data
 from icefloe.settings import RetryPolicy
 from icefloe.statements import RowStatement
 from icefloe.tasks import rewrite as rewrite_task
-from icefloe.tasks.positions import PositionCollector, pack, unpack
+from icefloe.tasks.positions import ChangeColumns, PositionCollector, pack, unpack
 from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_file
 from icefloe.tasks.write import FileLayout, write_rows
 
@@ -82,7 +82,10 @@ def test_u14_scan_and_label_finds_rows_by_file_and_position(table_of):
 
     found = find_rows(scan.rows().filter("id IN (1, 3, 5)"))
 
-    assert sorted(sorted(as_array(rows_).tolist()) for rows_ in found.values()) == [[0, 2], [1]]
+    assert sorted(sorted(as_array(rows_).tolist()) for rows_ in found.of([0]).values()) == [
+        [0, 2],
+        [1],
+    ]
 
 
 def test_u14_the_data_writer_places_rows_by_partition(table_of):
@@ -133,7 +136,7 @@ def test_t13_t16_position_deletes_are_read_by_data_file_with_one_function(table_
 def test_u28_a_writing_task_tells_files_of_its_rows(tmp_path):
     batch = pa.record_batch({"id": [1, 2, None], "f": ["a", "b", "a"], "p": [7, 8, 6]})
 
-    results = told(write_rows(layout(tmp_path), ["id"], "f", "p")(iter([batch])))
+    results = told(write_rows(layout(tmp_path), ["id"], ChangeColumns("f", "p"))(iter([batch])))
 
     (file,) = [r["file"] for r in results if "file" in r]
     positions = {
@@ -194,7 +197,10 @@ def test_positions_are_collected_by_file():
     seen = PositionCollector()
     seen.add(pa.array(["a", "b", "a"]), pa.array([5, 1, 3]))
     seen.add(pa.array(["b"]), pa.array([1]))
-    assert {k: unpack(v).tolist() for k, v in seen.packed().items()} == {"a": [3, 5], "b": [1]}
+    assert {k: unpack(v).tolist() for k, v in seen.packed().items()} == {
+        "a": [3, 5],
+        "b": [1, 1],
+    }
 
 
 def test_t17_t19_a_file_is_rewritten_in_batches(tmp_path, monkeypatch):

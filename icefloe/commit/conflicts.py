@@ -20,7 +20,7 @@ from pyroaring import BitMap64
 from icefloe.changes import FileChanges, RemoveFiles
 from icefloe.commit.window import CommitWindow
 from icefloe.metadata.files import LiveFile
-from icefloe.metadata.matching import FileMatcher
+from icefloe.metadata.matching import Matcher
 from icefloe.settings import Isolation
 
 ReadDeletes = Callable[[list[LiveFile]], Mapping[str, Mapping[str, BitMap64]]]
@@ -31,7 +31,7 @@ class Guard:
     """What a statement relies on while it runs."""
 
     isolation: Isolation
-    matcher: FileMatcher | None  # None: the statement read no rows, nothing added can matter
+    matcher: Matcher | None  # None: the statement read no rows, nothing added can matter
     reads_other_rows: bool = False  # a subquery: rows that went meanwhile matter too
 
 

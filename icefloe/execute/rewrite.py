@@ -74,8 +74,15 @@ class Rewriter:
             or candidate.lacks_identity_columns
         )
 
-    def in_tasks(self, changed: DataFrame, files: Sequence[Candidate]) -> Rewritten:
-        """Rewrite the files that `changed` has rows of; `changed` is read once, in one job."""
+    def in_tasks(
+        self, changed: DataFrame, files: Sequence[Candidate], gone: str | None = None
+    ) -> tuple[Rewritten, dict[str, BitMap64]]:
+        """Rewrite the files that `changed` has rows of; `changed` is read once, in one job.
+
+        `gone` names a column that tells which of the rows are deleted; without it all are, or
+        none when there are new values. Files whose columns cannot be carried over are not
+        rewritten: their rows to change are given back.
+        """
         assigned = {
             name: columns.assigned(i)
             for i, name in enumerate(self._names())
@@ -83,7 +90,7 @@ class Rewriter:
         }
         values = [value.alias(assigned[name]) for name, value in self.assigned.items()]
         changes = (
-            changed.select(columns.FILE, columns.POS, *values)
+            changed.select(columns.FILE, columns.POS, *values, *([gone] if gone else []))
             .repartition(min(len(files), _MAX_REWRITE_TASKS), columns.FILE)
             .sortWithinPartitions(columns.FILE, columns.POS)
         )
@@ -93,6 +100,7 @@ class Rewriter:
             file_column=columns.FILE,
             pos_column=columns.POS,
             assigned=assigned,
+            gone_column=gone,
         )
         results = [r["rewrite"] for r in run_task(changes, rewrite_files(plan))]
         by_uri = {spark_uri(c.path): c for c in files}
@@ -104,7 +112,7 @@ class Rewriter:
                 declined[candidate.path] = as_bitmap(unpack(result["positions"]))
             else:
                 done += self._as_rewritten(candidate, result)
-        return done + self.through_spark(declined) if declined else done
+        return done, declined
 
     def through_spark(self, hits: Mapping[str, BitMap64]) -> Rewritten:
         """Rewrite the files that have hits (by location) as rows of a DataFrame."""

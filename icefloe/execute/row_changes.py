@@ -9,27 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pyiceberg.manifest import DataFile
 from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame
 
 from icefloe import columns
-from icefloe.changes import FileChanges, RemoveFiles
-from icefloe.execute.position_deletes import DeletePartition, write_position_deletes
+from icefloe.changes import FileChanges
+from icefloe.execute.acted_rows import ActedRows
+from icefloe.execute.marked_rows import Hits, by_location, count, file_changes
 from icefloe.execute.rewrite import Rewriter, Rewritten, uneven
 from icefloe.execute.scan import Scan
-from icefloe.execute.write_data import WrittenRows, find_rows, write_data
-from icefloe.metadata.files import LiveFile, PartitionKey
-from icefloe.metadata.manifests import schema_for_spec
-from icefloe.metadata.state import TableState
-from icefloe.metadata.storage import spark_uri
-from icefloe.plan.dangling import dangling_deletes
+from icefloe.execute.write_data import REPLACING, WrittenRows, find_rows, write_data
 from icefloe.plan.files import Candidate, FilePlan
 from icefloe.quoting import quoted
-from icefloe.schemas.partition_values import partition_path
 from icefloe.settings import UpdateMode
-
-Hits = Mapping[str, BitMap64]  # rows to change, by data file location
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +41,7 @@ class RowChangeOutcome:
     """What was written, and what became of the rows."""
 
     changes: FileChanges
+    rows_inserted: int = 0
     rows_updated: int = 0
     rows_deleted: int = 0
     rows_copied: int = 0
@@ -85,11 +78,17 @@ def _rewrite(change: RowChange, files: Sequence[Candidate]) -> Rewritten:
     others = [c for c in files if not rewriter.can_stay(c)]
     done = Rewritten()
     if in_place:
-        done += rewriter.in_tasks(_matching(change, in_place), in_place)
+        done += _in_tasks(rewriter, _matching(change, in_place), in_place)
     if others:
-        hits = _by_path(others, find_rows(_matching(change, others)))
+        hits = _found(others, find_rows(_matching(change, others)))
         done += rewriter.through_spark(hits)
     return done
+
+
+def _in_tasks(rewriter: Rewriter, changed: DataFrame, files: Sequence[Candidate]) -> Rewritten:
+    """Rewrite in tasks; files whose columns cannot be carried over there go through Spark."""
+    done, declined = rewriter.in_tasks(changed, files)
+    return done + rewriter.through_spark(declined)
 
 
 def _merge_on_read(
@@ -103,10 +102,10 @@ def _merge_on_read(
             change.scan.state,
             _with_new_values(change, _matching(change, files)),
             change.statement_id,
-            replacing=True,
+            REPLACING,
         )
-        return _outcome(change, dropped, _by_path(files, written.replaced), written)
-    return _outcome(change, dropped, _by_path(files, find_rows(_matching(change, files))))
+        return _outcome(change, dropped, _found(files, written.acted), written)
+    return _outcome(change, dropped, _found(files, find_rows(_matching(change, files))))
 
 
 def _by_fraction(
@@ -115,7 +114,7 @@ def _by_fraction(
     """Find the rows first, then choose per file: rewrite where many go, deletes where few do."""
     if not files:
         return _outcome(change, dropped, {})
-    hits = _by_path(files, find_rows(_matching(change, files)))
+    hits = _found(files, find_rows(_matching(change, files)))
     limit = change.scan.state.settings.auto_rewrite_fraction
     many = {
         c.path: hits[c.path]
@@ -133,7 +132,7 @@ def _by_fraction(
         change.scan.state,
         _with_new_values(change, _named(change, chosen)),
         change.statement_id,
-        replacing=True,
+        REPLACING,
     )
     return _outcome(change, rewritten, few, written)
 
@@ -147,7 +146,7 @@ def _rewrite_known(change: RowChange, hits: Hits) -> Rewritten:
     done = Rewritten()
     if in_place:
         chosen = change.scan.over(in_place).rows_at(hits)
-        done += rewriter.in_tasks(_named(change, chosen), in_place)
+        done += _in_tasks(rewriter, _named(change, chosen), in_place)
     return done + rewriter.through_spark(others)
 
 
@@ -155,65 +154,25 @@ def _outcome(
     change: RowChange, rewritten: Rewritten, hits: Hits, written: WrittenRows | None = None
 ) -> RowChangeOutcome:
     """Put it together: files whose last rows go are removed, deletes are written for the rest."""
-    scan = change.scan
-    if written is not None and written.rows != sum(len(rows) for rows in hits.values()):
-        raise uneven(written.rows, sum(len(rows) for rows in hits.values()))
-    emptied = [
-        c
-        for c in scan.candidates
-        if c.path in hits and not c.equality_deletes and len(hits[c.path]) == scan.live_rows(c)
-    ]
-    gone = {c.path for c in emptied}
-    marked = {path: rows for path, rows in hits.items() if path not in gone}
-    deletes = _write_deletes(change, marked)
-    removed = (*rewritten.replaced, *(c.live for c in emptied))
-    changed = sum(len(rows) for rows in hits.values())
+    changed = count(hits)
+    if written is not None and written.rows != changed:
+        raise uneven(written.rows, changed)
     is_update = bool(change.assigned)
     return RowChangeOutcome(
-        FileChanges(
-            added_data=(*rewritten.files, *(written.files if written else ())),
-            added_deletes=tuple(deletes),
-            removal=RemoveFiles(
-                removed, dangling_deletes(change.files.files, removed, scan.delete_contents)
-            ),
-            deleted_rows=marked,
-            replaced_rows=dict(hits) if is_update else {},
+        file_changes(
+            change.scan,
+            change.files,
+            change.statement_id,
+            rewritten,
+            marked=hits,
+            replaced=hits if is_update else {},
+            added=written.files if written else (),
         ),
         rows_updated=rewritten.rows_updated + (changed if is_update else 0),
         rows_deleted=rewritten.rows_deleted + (0 if is_update else changed),
         rows_copied=rewritten.rows_copied,
         bytes_encoded=sum(file.file_size_in_bytes for file in rewritten.files),
     )
-
-
-def _write_deletes(change: RowChange, hits: Hits) -> list[DataFile]:
-    """Position deletes under each data file's own spec and partition, one file per partition.
-
-    With `write.delete.granularity` = `file`, one per data file, as some readers want it.
-    """
-    state = change.scan.state
-    groups: dict[PartitionKey | str, list[LiveFile]] = {}
-    for candidate in change.scan.candidates:
-        if candidate.path in hits:
-            live = candidate.live
-            key = live.path if state.settings.deletes_per_file else live.partition_key
-            groups.setdefault(key, []).append(live)
-    written: list[DataFile] = []
-    for number, files in enumerate(groups.values()):
-        first = files[0]
-        where = DeletePartition(first.spec_id, first.file.partition, _folder(state, first))
-        positions = {file.path: hits[file.path] for file in files}
-        written += write_position_deletes(
-            state, f"{change.statement_id}-d{number}", positions, where
-        )
-    return written
-
-
-def _folder(state: TableState, file: LiveFile) -> str:
-    spec = state.metadata.specs()[file.spec_id]
-    if spec.is_unpartitioned():
-        return ""
-    return partition_path(file.file.partition, spec, schema_for_spec(state.metadata, spec)) + "/"
 
 
 def _matching(change: RowChange, files: Sequence[Candidate]) -> DataFrame:
@@ -236,7 +195,5 @@ def _with_new_values(change: RowChange, rows: DataFrame) -> DataFrame:
     return rows.select(*values, columns.FILE, columns.POS)
 
 
-def _by_path(files: Sequence[Candidate], found: Mapping[str, BitMap64]) -> dict[str, BitMap64]:
-    """Rows found by file URI, told by the file's own location."""
-    paths = {spark_uri(c.path): c.path for c in files}
-    return {paths[uri]: rows for uri, rows in found.items() if rows}
+def _found(files: Sequence[Candidate], acted: ActedRows) -> dict[str, BitMap64]:
+    return by_location(files, acted.of([0]))

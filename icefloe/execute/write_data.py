@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -13,12 +12,11 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.sorting import NullOrder, SortDirection
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, TimestampType, TimestamptzType
-from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from icefloe import columns
-from icefloe.bitmaps import as_bitmap
+from icefloe.execute.acted_rows import ActedRows, acted_rows
 from icefloe.execute.data_files import build_data_file, leaves
 from icefloe.metadata.state import TableState
 from icefloe.metadata.storage import locate
@@ -26,17 +24,20 @@ from icefloe.quoting import quoted
 from icefloe.schemas.partition_values import to_record
 from icefloe.schemas.transforms import partition_columns
 from icefloe.spark_errors import translated
-from icefloe.tasks.positions import unpack
+from icefloe.tasks.positions import ChangeColumns
 from icefloe.tasks.results import RESULT_SCHEMA, from_bytes
-from icefloe.tasks.write import FileLayout, PartitionField, collect_positions, write_rows
+from icefloe.tasks.write import FileLayout, PartitionField, collect_changes, write_rows
+
+# Every row replaces the row of the table it was made from.
+REPLACING = ChangeColumns(columns.FILE, columns.POS)
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenRows:
-    """The files a write made, and the rows (by file URI) that they replace."""
+    """The files a write made, and what happened to the rows of the table it was told of."""
 
-    files: tuple[DataFile, ...]
-    replaced: Mapping[str, BitMap64]
+    files: tuple[DataFile, ...] = ()
+    acted: ActedRows = field(default_factory=ActedRows)
 
     @property
     def rows(self) -> int:
@@ -45,19 +46,24 @@ class WrittenRows:
 
 
 def write_data(
-    state: TableState, rows: DataFrame, statement_id: str, *, replacing: bool = False
+    state: TableState,
+    rows: DataFrame,
+    statement_id: str,
+    changes: ChangeColumns | None = None,
+    *,
+    gather: bool = False,
 ) -> WrittenRows:
     """Write rows that have the table's columns under its current spec; one Spark job.
 
-    With `replacing`, rows also carry the file and position of the row that each one replaces.
+    With `changes`, rows also tell which row of the table each one stands for. With `gather`, as
+    with `changes`, rows that come a few from everywhere are brought together in few files.
     """
     spec = state.metadata.spec()
-    rows = _laid_out(state, rows, spec, replacing=replacing)
+    rows = _laid_out(state, rows, spec, changes, gather=gather or changes is not None)
     task = write_rows(
         file_layout(state, statement_id),
         [columns.written(i) for i in range(len(state.schema.fields))],
-        columns.FILE if replacing else None,
-        columns.POS if replacing else None,
+        changes,
     )
     results = run_task(rows, task)
     known = leaves(state.schema)
@@ -75,14 +81,14 @@ def write_data(
             for result in results
             if "file" in result
         ),
-        _positions(results),
+        acted_rows(results),
     )
 
 
-def find_rows(rows: DataFrame) -> Mapping[str, BitMap64]:
-    """The positions of `rows` by file URI; one Spark job that returns packed positions only."""
-    chosen = rows.select(columns.FILE, columns.POS)
-    return _positions(run_task(chosen, collect_positions(columns.FILE, columns.POS)))
+def find_rows(rows: DataFrame, changes: ChangeColumns = REPLACING) -> ActedRows:
+    """Which rows of the table `rows` stand for; one Spark job that returns packed positions."""
+    names = [name for name in (changes.file, changes.pos, changes.action) if name]
+    return acted_rows(run_task(rows.select(*names), collect_changes(changes)))
 
 
 def run_task(rows: DataFrame, task: Any) -> list[dict[str, Any]]:
@@ -138,19 +144,24 @@ def _shown_as(state: TableState, field: IcebergPartitionField) -> str:
 
 
 def _laid_out(
-    state: TableState, rows: DataFrame, spec: PartitionSpec, *, replacing: bool
+    state: TableState,
+    rows: DataFrame,
+    spec: PartitionSpec,
+    changes: ChangeColumns | None,
+    *,
+    gather: bool,
 ) -> DataFrame:
     """Bring rows of one partition together, in order; Spark splits what is too large for a task.
 
     Rows of a partitioned table are shuffled once so that a partition gets few files; so are
-    replaced rows, which come a few from every file read.
+    rows to gather.
     """
     names = [columns.partition_field(i) for i in range(len(spec.fields))]
     for name, value in zip(names, partition_columns(spec, state.schema), strict=True):
         rows = rows.withColumn(name, value)
     if names:
         rows = rows.hint("rebalance", *names)
-    elif replacing:
+    elif gather:
         rows = rows.hint("rebalance")
     order = _sort_columns(state)
     if names or order:
@@ -158,7 +169,8 @@ def _laid_out(
     carried = [
         quoted(field.name).alias(columns.written(i)) for i, field in enumerate(state.schema.fields)
     ]
-    return rows.select(*carried, *names, *((columns.FILE, columns.POS) if replacing else ()))
+    told = (changes.file, changes.pos, changes.action) if changes else ()
+    return rows.select(*carried, *names, *(name for name in told if name))
 
 
 def _sort_columns(state: TableState) -> list[Column]:
@@ -170,19 +182,10 @@ def _sort_columns(state: TableState) -> list[Column]:
         )
     )
     found = []
-    for field, value in zip(fields, partition_columns(spec, state.schema), strict=True):
-        nulls_first = field.null_order == NullOrder.NULLS_FIRST
-        if field.direction == SortDirection.ASC:
+    for ordered, value in zip(fields, partition_columns(spec, state.schema), strict=True):
+        nulls_first = ordered.null_order == NullOrder.NULLS_FIRST
+        if ordered.direction == SortDirection.ASC:
             found.append(value.asc_nulls_first() if nulls_first else value.asc_nulls_last())
         else:
             found.append(value.desc_nulls_first() if nulls_first else value.desc_nulls_last())
-    return found
-
-
-def _positions(results: list[dict[str, Any]]) -> dict[str, BitMap64]:
-    found: dict[str, BitMap64] = {}
-    for result in results:
-        if "positions" in result:
-            uri, packed = result["positions"]
-            found.setdefault(uri, BitMap64()).update(as_bitmap(unpack(packed)))
     return found

@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 from pyiceberg.expressions import (
@@ -52,6 +52,26 @@ Test = Callable[[T], bool]
 
 # What PyIceberg compares partition values as. A date in its place would be unequal to every day.
 _PARTITION_VALUES = frozenset({type(None), bool, int, float, str, bytes, Decimal, UUID})
+
+
+class Matcher(Protocol):
+    """Tells which files cannot hold rows of interest; in doubt, a file may."""
+
+    def may_match_manifest(self, manifest: ManifestFile) -> bool:
+        """Whether a manifest may list a file of interest."""
+        ...
+
+    def may_match(self, file: DataFile, spec_id: int) -> bool:
+        """Whether the file may hold a row of interest."""
+        ...
+
+    def why_not(self, file: DataFile, spec_id: int) -> str | None:
+        """What rules the file out; None when it may hold a row of interest."""
+        ...
+
+    def surely_matches(self, file: DataFile, spec_id: int) -> bool:
+        """Whether every row is of interest."""
+        ...
 
 
 class FileMatcher:
@@ -194,12 +214,12 @@ def _on_partition(
 
     def test(file: DataFile) -> bool:
         partition = file.partition
-        return evaluate(partition) if _is_plain(partition, len(spec.fields)) else in_doubt
+        return evaluate(partition) if is_plain(partition, len(spec.fields)) else in_doubt
 
     return test
 
 
-def _is_plain(partition: Record, length: int) -> bool:
+def is_plain(partition: Record, length: int) -> bool:
     """Whether the tuple has the spec's fields, as the values PyIceberg compares."""
     return len(partition) == length and all(
         type(partition[position]) in _PARTITION_VALUES for position in range(length)

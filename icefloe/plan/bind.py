@@ -54,13 +54,12 @@ def bind_statement(
         return resolve(text, state)
 
     texts = [statement.where, *(value for _, value in statement.assignments)]
-    condition = _condition(statement.where, nothing, schema.names, resolved)
+    condition = bind_condition(statement.where, nothing, schema.names, resolved)
     return Bound(
         condition,
-        _assignments(statement.assignments, nothing, schema, resolved),
+        bind_assignments(statement.assignments, nothing, schema, resolved),
         lower_condition(statement.where, state, spark),
-        any(isinstance(text, str) and has_subquery(text) for text in texts)
-        or any(isinstance(text, Column) and "subquery" in str(text).lower() for text in texts),
+        any(map(has_subquery, texts)),
     )
 
 
@@ -77,8 +76,12 @@ def lower_condition(where: Condition | None, state: TableState, spark: SparkSess
     )
 
 
-def has_subquery(text: str) -> bool:
+def has_subquery(text: Expression) -> bool:
     """Whether an expression reads a table of its own."""
+    if isinstance(text, Column):
+        return "subquery" in str(text).lower()
+    if not isinstance(text, str):
+        return False
     try:
         tree = sqlglot.parse_one(text, read="spark")
     except SqlglotError:
@@ -86,9 +89,10 @@ def has_subquery(text: str) -> bool:
     return tree.find(exp.Select, exp.Table) is not None
 
 
-def _condition(
-    where: Condition | None, nothing: DataFrame, names: Iterable[str], resolve: Callable[[str], str]
+def bind_condition(
+    where: Condition | None, rows: DataFrame, names: Iterable[str], resolve: Callable[[str], str]
 ) -> Column | None:
+    """A condition over `rows`, known to be boolean and to give the same answer each time."""
     if where is None:
         return None
     if not isinstance(where, (str, Column)):
@@ -96,20 +100,22 @@ def _condition(
             f"A condition is SQL text or a Column, not {type(where).__name__} {where!r}."
         )
     if isinstance(where, str) and not where.strip():
-        raise StatementError("The condition is empty. Leave where() out to take every row.")
+        raise StatementError("The condition is empty. Leave it out to take every row.")
     with translated(names):
         condition = F.expr(resolve(where)) if isinstance(where, str) else where
-        _analyse(nothing.filter(condition))
-    _refuse_nondeterministic(nothing, condition, where)
+        analyse(rows.filter(condition))
+    other = rows.sparkSession.range(0).select(F.col("id").alias("_icefloe_probe"))
+    refuse_nondeterministic(rows, other, condition, where)
     return condition
 
 
-def _refuse_nondeterministic(nothing: DataFrame, condition: Column, where: Condition) -> None:
+def refuse_nondeterministic(
+    left: DataFrame, right: DataFrame, condition: Column, where: Condition
+) -> None:
     """Spark allows no expression that may differ from run to run in a join: ask it that way."""
-    other = nothing.sparkSession.range(0).select(F.col("id").alias("_icefloe_probe"))
     with translated():
         try:
-            _analyse(nothing.join(other, condition))
+            analyse(left.join(right, condition))
         except PySparkException as error:
             if "NON_DETERMINISTIC" in (error.getCondition() or ""):
                 raise StatementError(
@@ -118,21 +124,25 @@ def _refuse_nondeterministic(nothing: DataFrame, condition: Column, where: Condi
                 ) from error
 
 
-def _assignments(
+def bind_assignments(
     assignments: tuple[tuple[str, Expression], ...],
-    nothing: DataFrame,
+    rows: DataFrame,
     schema: T.StructType,
     resolve: Callable[[str], str],
+    qualifier: tuple[str, ...] = (),
 ) -> dict[str, Column]:
-    """New values by column name, cast to the column's type."""
+    """New values by column name, cast to the column's type; expressions are over `rows`.
+
+    `qualifier` is what stands before the table's own columns in `rows`, where it is needed.
+    """
     if not assignments:
         return {}
     targets = [_target(name, schema) for name, _ in assignments]
     _refuse_twice(assignments, targets)
     with translated(schema.names):
         values = [_value(expression, resolve) for _, expression in assignments]
-        found = nothing.select(*(v.alias(f"v{i}") for i, v in enumerate(values)))
-        types = [field.dataType for field in _analyse(found).fields]
+        found = rows.select(*(v.alias(f"v{i}") for i, v in enumerate(values)))
+        types = [field.dataType for field in analyse(found).fields]
     new: dict[str, Column] = {}
     for (_, path), value, source, kind in zip(
         targets, values, types, [t[0] for t in targets], strict=True
@@ -142,7 +152,7 @@ def _assignments(
         if len(path) == 1:
             new[top] = stored
         else:
-            holder = new.get(top, quoted(top))
+            holder = new.get(top, quoted(*qualifier, top))
             new[top] = holder.withField(".".join(quote(p) for p in path[1:]), stored)
     return new
 
@@ -241,6 +251,6 @@ def _value(expression: Expression, resolve: Callable[[str], str]) -> Column:
     return F.expr(resolve(expression)) if isinstance(expression, str) else F.lit(expression)
 
 
-def _analyse(frame: DataFrame) -> T.StructType:
+def analyse(frame: DataFrame) -> T.StructType:
     """The schema of a frame; over Spark Connect this is what makes Spark look at it."""
     return frame.schema

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.transforms import IdentityTransform
 
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.files import DeleteIndex, LiveFile, SnapshotFiles
 from icefloe.metadata.manifests import read_snapshot_files
-from icefloe.metadata.matching import FileMatcher
+from icefloe.metadata.matching import FileMatcher, Matcher
 from icefloe.metadata.state import TableState
 from icefloe.predicates.lowered import Lowered
 
@@ -62,7 +62,11 @@ class FilePlan:
 
 def plan_files(state: TableState, lowered: Lowered) -> FilePlan:
     """Choose the files that may hold rows the condition is true for; never too few."""
-    matcher = FileMatcher(lowered, state.schema, state.metadata.specs())
+    return choose_files(state, FileMatcher(lowered, state.schema, state.metadata.specs()))
+
+
+def choose_files(state: TableState, matcher: Matcher) -> FilePlan:
+    """Choose the files that a matcher does not rule out; manifests are read once."""
     files = read_snapshot_files(state.io, state.snapshot, matcher)
     unpartitioned = frozenset(
         spec_id for spec_id, spec in state.metadata.specs().items() if spec.is_unpartitioned()
@@ -95,6 +99,19 @@ def plan_files(state: TableState, lowered: Lowered) -> FilePlan:
         files.manifests_skipped,
         files,
     )
+
+
+def narrowed(plan: FilePlan, matcher: Matcher) -> FilePlan:
+    """The same plan without the candidates that `matcher` rules out."""
+    kept: list[Candidate] = []
+    skipped = list(plan.skipped)
+    for candidate in plan.candidates:
+        reason = matcher.why_not(candidate.live.file, candidate.live.spec_id)
+        if reason is None:
+            kept.append(candidate)
+        else:
+            skipped.append(SkippedFile(candidate.path, reason))
+    return replace(plan, candidates=tuple(kept), skipped=tuple(skipped))
 
 
 def _identity_sources(state: TableState) -> dict[int, tuple[int, ...]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.state import TableState
 from icefloe.plan.files import Candidate, FilePlan, SkippedFile
 from icefloe.settings import Isolation, UpdateKind, UpdateMode
-from icefloe.statements import RowStatement
+from icefloe.statements import Options, RowStatement
 
 STAGES = ("scan", "filter", "transform", "write", "coalesce", "commit")
 
@@ -55,6 +56,12 @@ class Plan:
     estimated_bytes_written: int
     reasons: tuple[str, ...]
     stages: tuple[str, ...] = STAGES
+    # MERGE only
+    join: str | None = None
+    clauses: tuple[str, ...] = ()
+    dpp_applied: bool = False
+    dpp_partition_count: int = 0
+    source_rows: int | None = None
 
     @property
     def files_scanned(self) -> int:
@@ -68,24 +75,44 @@ class Plan:
 def plan_statement(
     statement: RowStatement, state: TableState, files: FilePlan, *, has_subquery: bool
 ) -> Plan:
+    """Decide what an UPDATE or DELETE does to each file."""
+    subquery = "a subquery reads other rows: any row added meanwhile is a conflict"
+    return plan_rows(
+        statement.kind,
+        statement.options,
+        state,
+        files,
+        where="(every row)" if statement.where is None else str(statement.where),
+        assignments=tuple(f"{name} = {value}" for name, value in statement.assignments),
+        reasons=(subquery,) if has_subquery else (),
+    )
+
+
+def plan_rows(
+    kind: UpdateKind,
+    options: Options,
+    state: TableState,
+    files: FilePlan,
+    *,
+    where: str,
+    assignments: tuple[str, ...],
+    reasons: tuple[str, ...],
+    **facts: Any,
+) -> Plan:
     """Decide what happens to each file; raises where the table cannot have it that way."""
-    kind, options = statement.kind, statement.options
     mode = options.mode or state.settings.mode(kind)
     isolation = options.isolation or state.settings.isolation(kind)
     _refuse_version_1(state, kind, mode)
     planned = tuple(_planned(c, kind, mode) for c in files.candidates)
     source = "option" if options.mode else _mode_source(state, kind)
-    reasons = [f"mode {mode.value}: {source}", f"isolation {isolation.value}"]
-    if has_subquery:
-        reasons.append("a subquery reads other rows: any row added meanwhile is a conflict")
     return Plan(
         operation=kind.value,
         table=state.name,
         snapshot_id=state.snapshot_id,
         mode=mode,
         isolation=isolation,
-        where="(every row)" if statement.where is None else str(statement.where),
-        assignments=tuple(f"{name} = {value}" for name, value in statement.assignments),
+        where=where,
+        assignments=assignments,
         files=planned,
         skipped=files.skipped,
         files_skipped=files.files_skipped,
@@ -93,7 +120,8 @@ def plan_statement(
         manifests_skipped=files.manifests_skipped,
         estimated_bytes_read=sum(f.bytes for f in planned if f.action is not FileAction.DROP),
         estimated_bytes_written=_bytes_written(planned),
-        reasons=tuple(reasons),
+        reasons=(f"mode {mode.value}: {source}", f"isolation {isolation.value}", *reasons),
+        **facts,
     )
 
 
@@ -138,7 +166,8 @@ def _lines(plan: Plan) -> list[str]:
     lines = [
         f"{plan.operation.upper()} {plan.table} at snapshot {plan.snapshot_id}",
         *(f"  set    {text}" for text in plan.assignments),
-        f"  where  {plan.where}",
+        f"  {'where ' if plan.join is None else 'on    '} {plan.where}",
+        *(f"  {text}" for text in plan.clauses),
         f"  stages {' -> '.join(plan.stages)}",
         *(f"  {reason}" for reason in plan.reasons),
         f"  files  {len(plan.files)} candidates, {plan.files_skipped} skipped "

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Positions = npt.NDArray[np.int64]
 
@@ -22,8 +25,18 @@ def unpack(packed: bytes) -> Positions:
     return np.cumsum(np.frombuffer(zlib.decompress(packed), dtype=np.int64))
 
 
+@dataclass(frozen=True)
+class ChangeColumns:
+    """Columns that tell which row of the table a row stands for, and what happens to it."""
+
+    file: str
+    pos: str
+    action: str | None = None  # a whole number; without it every row is of action 0
+    written: frozenset[int] = frozenset({0})  # actions whose rows are written as new rows
+
+
 class PositionCollector:
-    """Gathers the positions of the rows that pass through a task, by file."""
+    """Gathers the positions of the rows that pass through a task, by file; repeated ones stay."""
 
     def __init__(self) -> None:
         self._chunks: dict[str, list[Positions]] = defaultdict(list)
@@ -39,4 +52,45 @@ class PositionCollector:
 
     def packed(self) -> dict[str, bytes]:
         """Every file's positions, sorted and packed."""
-        return {path: pack(np.unique(np.concatenate(c))) for path, c in self._chunks.items()}
+        return {path: pack(np.sort(np.concatenate(c))) for path, c in self._chunks.items()}
+
+
+class ChangeCollector:
+    """Gathers what happens to rows: positions by action, and how many rows have none."""
+
+    def __init__(self, columns: ChangeColumns) -> None:
+        self._columns = columns
+        self._positions: dict[int, PositionCollector] = defaultdict(PositionCollector)
+        self._new: dict[int, int] = defaultdict(int)
+
+    def add(self, rows: pa.RecordBatch | pa.Table) -> None:
+        """Take some rows; those without a file are new ones."""
+        table = pa.table([rows[self._columns.file], rows[self._columns.pos]], ["file", "pos"])
+        for action, chosen in self._by_action(rows, table):
+            known = chosen
+            if chosen["file"].null_count:
+                known = chosen.filter(pc.is_valid(chosen["file"]))
+                self._new[action] += chosen.num_rows - known.num_rows
+            for batch in known.to_batches():
+                if batch.num_rows:
+                    self._positions[action].add(batch.column(0), batch.column(1))
+
+    def results(self) -> list[dict[str, object]]:
+        """What was gathered, for the driver."""
+        told: list[dict[str, object]] = [
+            {"positions": (uri, packed), "action": action}
+            for action, seen in self._positions.items()
+            for uri, packed in seen.packed().items()
+        ]
+        told += [{"new": count, "action": action} for action, count in self._new.items()]
+        return told
+
+    def _by_action(
+        self, rows: pa.RecordBatch | pa.Table, table: pa.Table
+    ) -> Iterator[tuple[int, pa.Table]]:
+        if self._columns.action is None:
+            yield 0, table
+            return
+        actions = rows[self._columns.action]
+        for action in actions.unique().to_pylist():
+            yield action, table.filter(pc.equal(actions, action))

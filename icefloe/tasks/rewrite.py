@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -40,6 +41,8 @@ class RewritePlan:
     file_column: str
     pos_column: str
     assigned: Mapping[str, str] = field(default_factory=dict)  # table column -> change column
+    # Which changes are deletions; without it all are, or none when there are new values.
+    gone_column: str | None = None
 
 
 def rewrite_files(
@@ -63,6 +66,7 @@ def rewrite_file(plan: RewritePlan, uri: str, changes: pa.Table) -> dict[str, ob
     target = plan.files[uri]
     positions = changes.column(plan.pos_column).to_numpy()
     gone = unpack(target.deleted) if target.deleted else np.empty(0, dtype=np.int64)
+    goes = _deletions(plan, changes)
     with plan.layout.filesystem.open_input_file(target.path) as source:
         parquet = pq.ParquetFile(source)
         reason = _cannot_carry(parquet.schema_arrow, plan.layout.schema)
@@ -78,48 +82,67 @@ def rewrite_file(plan: RewritePlan, uri: str, changes: pa.Table) -> dict[str, ob
         )
         try:
             for start, table in _projected(parquet, plan.layout.schema):
-                writer.write(_apply(plan, table, start, positions, changes, gone))
+                writer.write(_apply(plan, table, start, _Changes(positions, goes, changes), gone))
             writer.close()
         except BaseException:
             writer.abandon()
             raise
-    changed = len(positions)
     return {
         "uri": uri,
         "files": writer.results,
-        "updated": changed if plan.assigned else 0,
-        "deleted": 0 if plan.assigned else changed,
-        "copied": parquet.metadata.num_rows - len(gone) - changed,
+        "updated": int((~goes).sum()),
+        "deleted": int(goes.sum()),
+        "copied": parquet.metadata.num_rows - len(gone) - len(positions),
     }
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """The changes of one file, by position."""
+
+    positions: Positions
+    goes: npt.NDArray[np.bool_]  # which delete their row
+    values: pa.Table
+
+
+def _deletions(plan: RewritePlan, changes: pa.Table) -> npt.NDArray[np.bool_]:
+    """Which changes delete their row."""
+    if plan.gone_column is None:
+        return np.full(changes.num_rows, not plan.assigned)
+    told: npt.NDArray[np.bool_] = changes.column(plan.gone_column).to_numpy()
+    return told
 
 
 def _apply(
     plan: RewritePlan,
     table: pa.Table,
     start: int,
-    positions: Positions,
-    changes: pa.Table,
+    changes: _Changes,
     gone: Positions,
 ) -> pa.Table:
-    """The rows of one batch, from position `start`, with their changes."""
-    low, high = np.searchsorted(positions, [start, start + table.num_rows])
-    local = positions[low:high] - start
+    """The rows of one batch, from position `start`: updated ones with their new values."""
+    low, high = np.searchsorted(changes.positions, [start, start + table.num_rows])
+    local, goes = changes.positions[low:high] - start, changes.goes[low:high]
     keep = np.ones(table.num_rows, dtype=bool)
     first, last = np.searchsorted(gone, [start, start + table.num_rows])
     keep[gone[first:last] - start] = False
-    if not plan.assigned:
-        keep[local] = False
-    elif len(local):
-        table = _replace_values(table, local, changes.slice(low, high - low), plan.assigned)
+    keep[local[goes]] = False
+    if not goes.all():
+        new = changes.values.slice(low, high - low)
+        table = _replace_values(table, local, ~goes, new, plan.assigned)
     return table if keep.all() else table.filter(pa.array(keep))
 
 
 def _replace_values(
-    table: pa.Table, rows: Positions, changes: pa.Table, assigned: Mapping[str, str]
+    table: pa.Table,
+    rows: Positions,
+    chosen: npt.NDArray[np.bool_],
+    changes: pa.Table,
+    assigned: Mapping[str, str],
 ) -> pa.Table:
-    """Give `rows` their new values: take from the old column and the new one, laid end to end."""
+    """Give the chosen rows new values: taken from the old column and the new, laid end to end."""
     indices = np.arange(table.num_rows)
-    indices[rows] = table.num_rows + np.arange(len(rows))
+    indices[rows[chosen]] = table.num_rows + np.flatnonzero(chosen)
     for name, change in assigned.items():
         index = table.schema.get_field_index(name)
         wanted = table.schema.field(index)

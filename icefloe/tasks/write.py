@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from icefloe.tasks.metrics import NanCounter, column_metrics, split_offsets
-from icefloe.tasks.positions import PositionCollector
+from icefloe.tasks.positions import ChangeCollector, ChangeColumns
 from icefloe.tasks.results import NullInRequiredError, as_batch
 
 _EPOCH = date(1970, 1, 1)
@@ -192,27 +192,30 @@ def _values_of(array: pa.Array) -> pa.Array:
 def write_rows(
     layout: FileLayout,
     columns: Sequence[str],
-    file_column: str | None = None,
-    pos_column: str | None = None,
+    changes: ChangeColumns | None = None,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A `mapInArrow` task: write `columns` of each row, tell the files.
 
-    With `file_column` and `pos_column` the rows replace others: their positions are told too.
+    With `changes` the rows stand for rows of the table: what happens to those is told too, and
+    rows that only delete another are not written.
     """
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        seen = PositionCollector()
+        seen = ChangeCollector(changes) if changes else None
         done: list[DataFileWriter] = []
         try:
-            for partition, rows in _runs(batches, layout):
+            for partition, some in _runs(batches, layout):
+                rows = some
+                if seen is not None and changes is not None:
+                    seen.add(rows)
+                    rows = _written(rows, changes)
+                if not rows.num_rows:
+                    continue
                 if not done or done[-1].partition != partition:
                     if done:
                         done[-1].close()
                     done.append(DataFileWriter(layout, partition))
                 done[-1].write(_fit(rows.select(columns), layout.schema))
-                if file_column and pos_column:
-                    for batch in rows.select([file_column, pos_column]).to_batches():
-                        seen.add(batch.column(0), batch.column(1))
             if done:
                 done[-1].close()
         except BaseException:
@@ -220,24 +223,31 @@ def write_rows(
                 writer.abandon()
             raise
         told: list[dict[str, object]] = [{"file": r} for w in done for r in w.results]
-        told += [{"positions": item} for item in seen.packed().items()]
-        yield as_batch(told)
+        yield as_batch([*told, *(seen.results() if seen else ())])
 
     return task
 
 
-def collect_positions(
-    file_column: str, pos_column: str
+def collect_changes(
+    changes: ChangeColumns,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A `mapInArrow` task: tell the positions of the rows it sees."""
+    """A `mapInArrow` task: tell the positions of the rows it sees, by what happens to them."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        seen = PositionCollector()
+        seen = ChangeCollector(changes)
         for batch in batches:
-            seen.add(batch.column(file_column), batch.column(pos_column))
-        yield as_batch({"positions": item} for item in seen.packed().items())
+            seen.add(batch)
+        yield as_batch(seen.results())
 
     return task
+
+
+def _written(rows: pa.Table, changes: ChangeColumns) -> pa.Table:
+    """The rows that become rows of a new file."""
+    if changes.action is None:
+        return rows
+    kept = pa.array(sorted(changes.written), pa.int32())
+    return rows.filter(pc.is_in(rows[changes.action], value_set=kept))
 
 
 def partition_path(fields: Sequence[PartitionField], values: Sequence[object]) -> str:

@@ -1,0 +1,59 @@
+"""What tasks tell of the rows they saw: which rows of which files, by what happens to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from pyroaring import BitMap64
+
+from icefloe.bitmaps import as_bitmap, unite
+from icefloe.tasks.positions import unpack
+
+ByUri = Mapping[str, BitMap64]
+
+
+@dataclass(frozen=True, slots=True)
+class ActedRows:
+    """Rows of files by action, new rows by action, and rows of files that were named twice."""
+
+    positions: Mapping[int, ByUri] = field(default_factory=dict)
+    new: Mapping[int, int] = field(default_factory=dict)
+    repeated: ByUri = field(default_factory=dict)
+
+    def of(self, actions: Iterable[int]) -> dict[str, BitMap64]:
+        """The rows of some actions, by file URI."""
+        chosen = [self.positions[action] for action in actions if action in self.positions]
+        return {
+            uri: unite(by_uri[uri] for by_uri in chosen if uri in by_uri)
+            for uri in {uri for by_uri in chosen for uri in by_uri}
+        }
+
+    def count(self, action: int) -> int:
+        """How many rows an action was for, new ones included."""
+        known = sum(len(rows) for rows in self.positions.get(action, {}).values())
+        return known + self.new.get(action, 0)
+
+
+def acted_rows(results: Iterable[Mapping[str, Any]]) -> ActedRows:
+    """Put together what all tasks told."""
+    positions: dict[int, dict[str, BitMap64]] = {}
+    new: dict[int, int] = {}
+    seen: dict[str, BitMap64] = {}
+    repeated: dict[str, BitMap64] = {}
+    for result in results:
+        if "new" in result:
+            new[result["action"]] = new.get(result["action"], 0) + result["new"]
+        if "positions" not in result:
+            continue
+        uri, packed = result["positions"]
+        told = unpack(packed)
+        rows = as_bitmap(told)
+        again = as_bitmap(told[1:][np.diff(told) == 0]) | (seen.get(uri, BitMap64()) & rows)
+        if again:
+            repeated[uri] = repeated.get(uri, BitMap64()) | again
+        seen.setdefault(uri, BitMap64()).update(rows)
+        positions.setdefault(result["action"], {}).setdefault(uri, BitMap64()).update(rows)
+    return ActedRows(positions, new, repeated)

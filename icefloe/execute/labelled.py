@@ -1,0 +1,192 @@
+"""The two sides of a MERGE, joined no wider than needed, with one action per row.
+
+A row that comes out has a file and a position when it stands for a row of the table, and the place
+of the clause that applies to it; its other columns are the row's new values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from icefloe import columns
+from icefloe.execute.scan import Scan
+from icefloe.metadata.source_matching import Interval, KeyValues
+from icefloe.plan.merge_bind import BoundMerge
+from icefloe.plan.merge_plan import Join, JoinShape
+from icefloe.plan.source_facts import ordinal_of
+from icefloe.quoting import quoted
+from icefloe.schemas.spark_types import spark_type
+from icefloe.statements import Duplicates, Then, When
+
+KEPT = -1  # the action of a matched row that no clause changes
+_MATCH = f"{columns.PREFIX}match"
+_RANK = f"{columns.PREFIX}rank"
+_MOST_RANGES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Labeller:
+    """Joins and labels the rows of one MERGE."""
+
+    scan: Scan
+    source: DataFrame
+    bound: BoundMerge
+    join: Join
+    duplicates: Duplicates
+    keys: Sequence[KeyValues]  # where the source's keys lie; filters the table's rows
+
+    def rows(self, names: Sequence[str]) -> DataFrame:
+        """Changed and new rows: file, position, action and the new values of `names`."""
+        labelled = self._joined().withColumn(columns.ACTION, self._action())
+        labelled = labelled.filter(F.col(columns.ACTION).isNotNull())
+        return labelled.select(
+            *(F.col(name) for name in (columns.FILE, columns.POS, columns.ACTION)),
+            *(self._new_value(name).alias(name) for name in names),
+        )
+
+    @property
+    def tells_kept(self) -> bool:
+        """Whether matched rows that stay are told too, so that every double match is seen."""
+        matched = [clause for _, clause in self.bound.numbered(When.MATCHED)]
+        always = any(clause.condition is None for clause in matched)
+        return bool(matched) and not always and self.duplicates is Duplicates.ERROR
+
+    def _joined(self) -> DataFrame:
+        match self.join.shape:
+            case JoinShape.PROBE:
+                joined = self._probed()
+            case JoinShape.SOURCE_ANTI:
+                return self._unmatched_source()
+            case JoinShape.TARGET_ANTI:
+                alone = self._target().join(self._source(), self.bound.on, "left_anti")
+                return alone.withColumn(columns.SOURCE_ROW, F.lit(None).cast("long"))
+            case shape:
+                how = {JoinShape.INNER: "inner", JoinShape.RIGHT: "right", JoinShape.LEFT: "left"}
+                joined = self._target().join(
+                    self._source(), self.bound.on, how.get(shape, "full_outer")
+                )
+        return self._first_only(joined) if self.duplicates is Duplicates.FIRST else joined
+
+    def _probed(self) -> DataFrame:
+        """Matches of the broadcast source, joined back to it by row number."""
+        target = self._target()
+        matches = target.join(self._source(), self.bound.on).select(
+            *(self.bound.sides.target_column(name) for name in self.bound.sides.target.names),
+            columns.FILE,
+            columns.POS,
+            F.col(columns.SOURCE_ROW).alias(_MATCH),
+        )
+        named = matches.alias(self.bound.sides.target_alias)
+        back = self.source.alias(self.bound.sides.source_alias)
+        return named.join(back, F.col(_MATCH) == F.col(columns.SOURCE_ROW), "right")
+
+    def _unmatched_source(self) -> DataFrame:
+        """Source rows to insert that match no row of the table."""
+        wanted = self.source.alias(self.bound.sides.source_alias).filter(
+            self._chosen(When.NOT_MATCHED).isNotNull()
+        )
+        if self.join.broadcast:
+            matched = self._target().join(F.broadcast(wanted), self.bound.on)
+            seen = matched.select(F.col(columns.SOURCE_ROW).alias(_MATCH))
+            new = wanted.join(seen, F.col(columns.SOURCE_ROW) == F.col(_MATCH), "left_anti")
+        else:
+            new = wanted.join(self._target(), self.bound.on, "left_anti")
+        return new.select(
+            "*",
+            F.lit(None).cast("string").alias(columns.FILE),
+            F.lit(None).cast("long").alias(columns.POS),
+        )
+
+    def _target(self) -> DataFrame:
+        rows = self.scan.rows()
+        for key in self.keys:
+            rows = rows.filter(self._within(key))
+        return rows.alias(self.bound.sides.target_alias)
+
+    def _source(self) -> DataFrame:
+        named = self.source.alias(self.bound.sides.source_alias)
+        return F.broadcast(named) if self.join.broadcast else named
+
+    def _within(self, key: KeyValues) -> Column:
+        """A filter that Spark hands to its Parquet reader; it drops no row that could match."""
+        name = self.scan.state.schema.find_column_name(key.field_id)
+        column, kind = quoted(str(name)), spark_type(key.type)
+        within = F.lit(False)
+        for low, high in _fewer(key.intervals):
+            least, most = _literal(low, kind), _literal(high, kind)
+            if least is None or most is None:
+                return F.lit(True)
+            within = within | column.between(least, most)
+        return within
+
+    def _action(self) -> Column:
+        """The place of the first clause that applies; NULL where none does."""
+        shown = F.col(columns.POS).isNotNull()
+        paired = F.col(columns.SOURCE_ROW).isNotNull()
+        if self.join.shape is JoinShape.SOURCE_ANTI:
+            return self._chosen(When.NOT_MATCHED)
+        if self.join.shape is JoinShape.INNER:
+            return self._chosen(When.MATCHED)
+        return (
+            F.when(shown & paired, self._chosen(When.MATCHED))
+            .when(paired, self._chosen(When.NOT_MATCHED))
+            .otherwise(self._chosen(When.NOT_MATCHED_BY_SOURCE))
+        )
+
+    def _chosen(self, when: When) -> Column:
+        kept = F.lit(KEPT) if when is When.MATCHED and self.tells_kept else F.lit(None)
+        chosen = kept.cast("int")
+        for number, clause in reversed(self.bound.numbered(when)):
+            applies = F.lit(True) if clause.condition is None else clause.condition
+            chosen = F.when(applies, F.lit(number)).otherwise(chosen)
+        return chosen
+
+    def _first_only(self, joined: DataFrame) -> DataFrame:
+        """Of several source rows that match one row of the table, the first."""
+        alone = F.when(F.col(columns.POS).isNull(), F.col(columns.SOURCE_ROW))
+        same = Window.partitionBy(columns.FILE, columns.POS, alone).orderBy(columns.SOURCE_ROW)
+        ranked = joined.withColumn(_RANK, F.row_number().over(same))
+        return ranked.filter(F.col(_RANK) == 1)
+
+    def _new_value(self, name: str) -> Column:
+        """The column as it will be; NULL in rows that are deleted."""
+        own = self.bound.sides.target_column(name)
+        value: Column | None = None
+        for number, clause in enumerate(self.bound.clauses):
+            if clause.then is Then.DELETE:
+                continue
+            chosen = F.col(columns.ACTION) == number
+            new = clause.values.get(name, own)
+            value = F.when(chosen, new) if value is None else value.when(chosen, new)
+        return F.lit(None).cast(self.bound.sides.target[name].dataType) if value is None else value
+
+
+def _fewer(intervals: Sequence[Interval]) -> list[Interval]:
+    """At most a few ranges: cut at the widest gaps only."""
+
+    def gap(place: int) -> float:
+        return ordinal_of(intervals[place][0]) - ordinal_of(intervals[place - 1][1])
+
+    widest = sorted(range(1, len(intervals)), key=gap, reverse=True)[: _MOST_RANGES - 1]
+    starts = [0, *sorted(widest)]
+    ends = [*(start - 1 for start in starts[1:]), len(intervals) - 1]
+    return [(intervals[a][0], intervals[b][1]) for a, b in zip(starts, ends, strict=True)]
+
+
+def _literal(value: Any, kind: T.DataType) -> Column | None:
+    """A bound as Spark compares it; None for types that are not worth a filter."""
+    match kind:
+        case T.IntegerType() | T.LongType() | T.StringType():
+            return F.lit(value).cast(kind)
+        case T.DateType():
+            return F.date_from_unix_date(F.lit(value))
+        case T.TimestampType():
+            return F.timestamp_micros(F.lit(value))
+        case _:
+            return None

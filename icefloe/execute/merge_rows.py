@@ -1,0 +1,261 @@
+"""MERGE on Spark: label the rows, then mark them deleted or write their files anew.
+
+Merge-on-read is one job. Copy-on-write and `auto` keep the labelled rows, look first which files
+they touch, and then rewrite those files; new rows are written like any others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+
+from pyroaring import BitMap64
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from icefloe import columns
+from icefloe.errors import CardinalityError
+from icefloe.execute.acted_rows import ActedRows
+from icefloe.execute.labelled import Labeller
+from icefloe.execute.marked_rows import Hits, by_location, count, file_changes
+from icefloe.execute.rewrite import Rewriter, Rewritten, uneven
+from icefloe.execute.row_changes import RowChangeOutcome
+from icefloe.execute.scan import Scan
+from icefloe.execute.write_data import WrittenRows, find_rows, write_data
+from icefloe.metadata.storage import spark_uri
+from icefloe.plan.files import Candidate, FilePlan
+from icefloe.plan.merge_plan import JoinShape
+from icefloe.quoting import quoted
+from icefloe.settings import UpdateMode
+from icefloe.statements import Then
+from icefloe.tasks.positions import ChangeColumns
+
+_SHOWN_KEYS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOutcome:
+    """What was written, what became of the rows, and how many rows each clause was for."""
+
+    rows: RowChangeOutcome
+    clauses: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRows:
+    """The data work of one MERGE."""
+
+    labeller: Labeller
+    files: FilePlan
+    mode: UpdateMode
+    statement_id: str
+
+    def run(self) -> MergeOutcome:
+        """Do it; nothing is published yet."""
+        inserts_only = self.labeller.join.shape is JoinShape.SOURCE_ANTI
+        if inserts_only or self.mode is UpdateMode.MERGE_ON_READ:
+            return self._merge_on_read()
+        labelled = self.labeller.rows(self._carried).persist()
+        try:
+            return self._survey_and_rewrite(labelled)
+        finally:
+            labelled.unpersist()
+
+    def _merge_on_read(self) -> MergeOutcome:
+        """Write new rows and mark old ones deleted, in one Spark job."""
+        rows = self.labeller.rows(self._names)
+        written = write_data(self._scan.state, rows, self.statement_id, self._columns)
+        self._refuse_double_matches(written.acted)
+        new = self._count(written.acted, self._inserts) + self._count(written.acted, self._updates)
+        if written.rows != new:
+            raise uneven(written.rows, new)
+        marked = self._located(written.acted, self._changing)
+        return self._outcome(written.acted, Rewritten(), marked, written)
+
+    def _survey_and_rewrite(self, labelled: DataFrame) -> MergeOutcome:
+        """Find the rows first, then rewrite files: in tasks, or with the new rows through Spark."""
+        acted = find_rows(labelled, self._columns)
+        self._refuse_double_matches(acted)
+        hits = self._located(acted, self._changing)
+        rewritten_paths = self._paths_to_rewrite(acted, hits)
+        in_place = [c for c in self._candidates(rewritten_paths) if self._rewriter.can_stay(c)]
+        rewritten, declined = self._rewrite(labelled, in_place, hits)
+        done = {c.path for c in in_place} - set(declined)
+        through = self._candidates(rewritten_paths - done)
+        written = self._write_the_rest(labelled, acted, through, hits, done)
+        updated_elsewhere = self._located(acted, self._updates, but=done)
+        copied = written.rows - self._count(acted, self._inserts) - count(updated_elsewhere)
+        _check_copied(self._scan, through, hits, copied)
+        rewritten += Rewritten(replaced=tuple(c.live for c in through), rows_copied=copied)
+        marked = {path: rows for path, rows in hits.items() if path not in rewritten_paths}
+        return self._outcome(acted, rewritten, marked, written)
+
+    def _paths_to_rewrite(self, acted: ActedRows, hits: Hits) -> set[str]:
+        """Files written anew; those that lose every row are removed without being read."""
+        deleted = self._located(acted, self._deletes)
+        fraction = self._scan.state.settings.auto_rewrite_fraction
+        chosen = set()
+        for candidate in self._candidates(hits):
+            live = self._scan.live_rows(candidate)
+            emptied = len(deleted.get(candidate.path, ())) == live
+            few = len(hits[candidate.path]) <= fraction * max(1, candidate.live.rows)
+            if not (emptied and not candidate.equality_deletes) and not (
+                self.mode is UpdateMode.AUTO and few
+            ):
+                chosen.add(candidate.path)
+        return chosen
+
+    def _rewrite(
+        self, labelled: DataFrame, files: Sequence[Candidate], hits: Hits
+    ) -> tuple[Rewritten, dict[str, BitMap64]]:
+        if not files:
+            return Rewritten(), {}
+        changed = labelled.filter(F.col(columns.ACTION) >= 0).filter(_is_in(files))
+        gone = F.col(columns.ACTION).isin(self._deletes) if self._deletes else F.lit(False)
+        rewritten, declined = self._rewriter.in_tasks(
+            changed.withColumn(columns.GONE, gone), files, columns.GONE
+        )
+        expected = sum(len(hits[c.path]) for c in files if c.path not in declined)
+        if rewritten.rows_updated + rewritten.rows_deleted != expected:
+            raise uneven(rewritten.rows_updated + rewritten.rows_deleted, expected)
+        return rewritten, declined
+
+    def _write_the_rest(
+        self,
+        labelled: DataFrame,
+        acted: ActedRows,
+        through: Sequence[Candidate],
+        hits: Hits,
+        done: set[str],
+    ) -> WrittenRows:
+        """New rows, new versions of rows whose files are not rewritten in tasks, and rows kept."""
+        updated = self._located(acted, self._updates, but=done)
+        if not (self._count(acted, self._inserts) or updated or through):
+            return WrittenRows()
+        if len(self._carried) < len(self._names):
+            labelled = self.labeller.rows(self._names)
+        is_new = F.col(columns.ACTION).isin(self._inserts) if self._inserts else F.lit(False)
+        replaces = F.col(columns.ACTION).isin(self._updates) if self._updates else F.lit(False)
+        rows = labelled.filter(is_new | (replaces & ~_is_in(self._candidates(done))))
+        rows = rows.select(*map(quoted, self._names))
+        if through:
+            marked = self._scan.over(through).rows_marked(hits)
+            kept = marked.filter(~F.col(columns.SELECTED)).select(*map(quoted, self._names))
+            rows = rows.unionByName(kept)
+        return write_data(self._scan.state, rows, self.statement_id, gather=True)
+
+    def _outcome(
+        self, acted: ActedRows, rewritten: Rewritten, marked: Hits, written: WrittenRows
+    ) -> MergeOutcome:
+        replaced = self._located(acted, self._updates)
+        changes = file_changes(
+            self._scan,
+            self.files,
+            self.statement_id,
+            rewritten,
+            marked,
+            {path: rows for path, rows in replaced.items() if path in marked},
+            written.files,
+        )
+        in_place = self.mode is UpdateMode.MERGE_ON_READ
+        anew = () if in_place else changes.added_data
+        rows = RowChangeOutcome(
+            changes,
+            rows_inserted=self._count(acted, self._inserts),
+            rows_updated=self._count(acted, self._updates),
+            rows_deleted=self._count(acted, self._deletes),
+            rows_copied=rewritten.rows_copied,
+            bytes_encoded=sum(file.file_size_in_bytes for file in anew),
+        )
+        clauses = range(len(self.labeller.bound.clauses))
+        return MergeOutcome(rows, tuple(acted.count(number) for number in clauses))
+
+    def _refuse_double_matches(self, acted: ActedRows) -> None:
+        """A row that several source rows match must not be changed by any of them."""
+        repeated = by_location(self._scan.candidates, acted.repeated)
+        changed = self._located(acted, self._changing)
+        clashes = {p: rows & changed[p] for p, rows in repeated.items() if p in changed}
+        clashes = {path: rows for path, rows in clashes.items() if rows}
+        if clashes:
+            raise CardinalityError(self._keys_at(clashes))
+
+    def _keys_at(self, clashes: Hits) -> list[object]:
+        """The keys of a few of the rows."""
+        few: dict[str, BitMap64] = {}
+        for path, rows in clashes.items():
+            left = _SHOWN_KEYS - count(few)
+            if left > 0:
+                few[path] = BitMap64(list(rows[:left]))
+        names = [key.target for key in self.labeller.bound.keys] or self._names
+        found = self._scan.over(self._candidates(few)).rows_at(few).select(*map(quoted, names))
+        return [row[0] if len(row) == 1 else tuple(row) for row in found.limit(5).collect()]
+
+    @property
+    def _scan(self) -> Scan:
+        return self.labeller.scan
+
+    @property
+    def _rewriter(self) -> Rewriter:
+        assigned = {name: quoted(name) for name in self.labeller.bound.updated_columns}
+        return Rewriter(self._scan, self.statement_id, assigned)
+
+    @property
+    def _names(self) -> list[str]:
+        return [field.name for field in self._scan.state.schema.fields]
+
+    @property
+    def _carried(self) -> list[str]:
+        """Columns of the labelled rows: all, unless files are surely only changed in place."""
+        in_place = self.mode is UpdateMode.COPY_ON_WRITE and not self._inserts
+        if in_place and all(map(self._rewriter.can_stay, self._scan.candidates)):
+            return self.labeller.bound.updated_columns
+        return self._names
+
+    @property
+    def _columns(self) -> ChangeColumns:
+        written = frozenset((*self._inserts, *self._updates))
+        return ChangeColumns(columns.FILE, columns.POS, columns.ACTION, written)
+
+    @property
+    def _inserts(self) -> list[int]:
+        return self.labeller.bound.numbers(Then.INSERT)
+
+    @property
+    def _updates(self) -> list[int]:
+        return self.labeller.bound.numbers(Then.UPDATE)
+
+    @property
+    def _deletes(self) -> list[int]:
+        return self.labeller.bound.numbers(Then.DELETE)
+
+    @property
+    def _changing(self) -> list[int]:
+        return [*self._updates, *self._deletes]
+
+    def _candidates(self, paths: Container[str]) -> list[Candidate]:
+        return [c for c in self._scan.candidates if c.path in paths]
+
+    def _located(
+        self, acted: ActedRows, actions: Iterable[int], but: Container[str] = ()
+    ) -> dict[str, BitMap64]:
+        found = by_location(self._scan.candidates, acted.of(actions))
+        return {path: rows for path, rows in found.items() if path not in but}
+
+    def _count(self, acted: ActedRows, actions: Iterable[int]) -> int:
+        return sum(map(acted.count, actions))
+
+
+def _is_in(files: Sequence[Candidate]) -> Column:
+    """Whether a labelled row stands for a row of one of these files."""
+    if not files:
+        return F.lit(False)
+    return F.coalesce(F.col(columns.FILE).isin([spark_uri(c.path) for c in files]), F.lit(False))
+
+
+def _check_copied(scan: Scan, files: Sequence[Candidate], hits: Hits, copied: int) -> None:
+    """The last check before a commit: every row that no clause changes must come out."""
+    if any(c.equality_deletes for c in files):
+        return  # how many rows they leave is not known beforehand
+    expected = sum(scan.live_rows(c) - len(hits[c.path]) for c in files)
+    if copied != expected:
+        raise uneven(copied, expected)

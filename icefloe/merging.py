@@ -1,0 +1,119 @@
+"""Run one MERGE: pin the source, bind, plan, execute, publish."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame
+
+from icefloe.commit.committer import already_done
+from icefloe.commit.conflicts import Guard
+from icefloe.execute.labelled import Labeller
+from icefloe.execute.merge_rows import MergeRows
+from icefloe.execute.pinned import pinned
+from icefloe.execute.scan import Scan
+from icefloe.metadata.matching import FileMatcher
+from icefloe.metadata.state import TableState
+from icefloe.plan.merge_bind import BoundMerge, bind_merge
+from icefloe.plan.merge_files import MergeFiles, choose_merge_files
+from icefloe.plan.merge_plan import Join, choose_join, plan_merge
+from icefloe.plan.plan import Plan
+from icefloe.predicates.lowered import UNKNOWN
+from icefloe.publishing import Context, publish_changes, row_result, statement_files
+from icefloe.results import DmlResult
+from icefloe.session import prepare
+from icefloe.statements import MergeStatement, Then, When
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    state: TableState
+    bound: BoundMerge
+    files: MergeFiles
+    join: Join
+    plan: Plan
+
+
+def explain_merge(statement: MergeStatement, context: Context) -> Plan:
+    """What a MERGE would do; its source is measured, the table's rows are not read."""
+    with pinned(statement.source) as source:
+        return _plan(statement, source, context, context.read_state(statement.options.branch)).plan
+
+
+def run_merge(statement: MergeStatement, context: Context) -> DmlResult:
+    """Run one MERGE and publish it as at most one snapshot."""
+    state = context.read_state(statement.options.branch)
+    if done := already_done(state, statement.options.idempotency_key):
+        return done
+    prepare(statement.source.sparkSession)  # a streaming batch comes with a session of its own
+    with pinned(statement.source) as source:
+        planned = _plan(statement, source, context, state)
+        state = planned.state
+        with statement_files(state) as statement_id:
+            outcome = _work(statement, source, context, planned, statement_id).run()
+            result = row_result(planned.plan, outcome.rows)
+            result = replace(result, clauses=outcome.clauses)
+            return publish_changes(
+                context,
+                state,
+                outcome.rows.changes,
+                _guard(planned),
+                statement.options,
+                lambda _gone: result,
+                _spark_summary(planned.bound, result),
+            )
+
+
+def _plan(
+    statement: MergeStatement, source: DataFrame, context: Context, state: TableState
+) -> _Planned:
+    bound = bind_merge(statement, source, state, context.spark, context.resolve)
+    files = choose_merge_files(bound, source, state, statement.options)
+    join = choose_join(statement, files, context.spark)
+    return _Planned(state, bound, files, join, plan_merge(statement, bound, state, files, join))
+
+
+def _work(
+    statement: MergeStatement,
+    source: DataFrame,
+    context: Context,
+    planned: _Planned,
+    statement_id: str,
+) -> MergeRows:
+    labeller = Labeller(
+        Scan.of(context.spark, planned.state, planned.files.plan.candidates),
+        source,
+        planned.bound,
+        planned.join,
+        statement.options.duplicates,
+        planned.files.keys,
+    )
+    return MergeRows(labeller, planned.files.plan, planned.plan.mode, statement_id)
+
+
+def _spark_summary(bound: BoundMerge, result: DmlResult) -> dict[str, str]:
+    """The counts under the keys that Iceberg's Spark runtime writes."""
+
+    def rows(when: When, then: Then) -> int:
+        chosen = zip(bound.clauses, result.clauses, strict=True)
+        return sum(n for clause, n in chosen if (clause.when, clause.then) == (when, then))
+
+    counts = {
+        "copied": result.rows_copied,
+        "deleted": result.rows_deleted,
+        "updated": result.rows_updated,
+        "inserted": result.rows_inserted,
+        "matched-updated": rows(When.MATCHED, Then.UPDATE),
+        "matched-deleted": rows(When.MATCHED, Then.DELETE),
+        "not-matched-by-source-updated": rows(When.NOT_MATCHED_BY_SOURCE, Then.UPDATE),
+        "not-matched-by-source-deleted": rows(When.NOT_MATCHED_BY_SOURCE, Then.DELETE),
+    }
+    return {f"spark.merge-into.num-target-rows-{k}": str(v) for k, v in counts.items()}
+
+
+def _guard(planned: _Planned) -> Guard:
+    """Rows added meanwhile matter when a source row may match them, or a clause may see them."""
+    matcher = planned.files.matcher
+    if planned.bound.has_subquery:
+        matcher = FileMatcher(UNKNOWN, planned.state.schema, planned.state.metadata.specs())
+    return Guard(planned.plan.isolation, matcher, planned.bound.has_subquery)

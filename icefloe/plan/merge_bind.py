@@ -1,0 +1,291 @@
+"""The condition and clauses of a MERGE, checked against both sides before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from icefloe import columns
+from icefloe.errors import (
+    ColumnNotFoundError,
+    NullabilityError,
+    SchemaMismatchError,
+    StatementError,
+)
+from icefloe.metadata.state import TableState
+from icefloe.plan.bind import (
+    ResolveTables,
+    analyse,
+    bind_assignments,
+    bind_condition,
+    has_subquery,
+    refuse_nondeterministic,
+)
+from icefloe.plan.merge_keys import MergeKey, Sides, find_keys, is_identical, match_name
+from icefloe.plan.qualify import qualify
+from icefloe.predicates.lower import lower
+from icefloe.predicates.lowered import ALWAYS, UNKNOWN, Lowered
+from icefloe.schemas.spark_types import spark_schema
+from icefloe.spark_errors import translated
+from icefloe.statements import Condition, Expression, MergeClause, MergeStatement, Then, When
+
+
+@dataclass(frozen=True, slots=True)
+class BoundClause:
+    """A clause over the joined rows; `values` are by table column."""
+
+    when: When
+    then: Then
+    condition: Column | None
+    values: Mapping[str, Column]
+    lowered: Lowered  # what its condition says about the table's rows, for choosing files
+
+
+@dataclass(frozen=True, slots=True)
+class BoundMerge:
+    """A MERGE whose every name and type is known to fit both sides."""
+
+    sides: Sides
+    on: Column
+    keys: tuple[MergeKey, ...]
+    lowered_on: Lowered  # what the condition demands of the table's rows alone
+    clauses: tuple[BoundClause, ...]
+    has_subquery: bool
+
+    def numbered(self, when: When) -> list[tuple[int, BoundClause]]:
+        """The clauses for such rows, with their places in the statement."""
+        return [(i, clause) for i, clause in enumerate(self.clauses) if clause.when is when]
+
+    def numbers(self, then: Then) -> list[int]:
+        """The places of the clauses that do such a thing."""
+        return [i for i, clause in enumerate(self.clauses) if clause.then is then]
+
+    @property
+    def updated_columns(self) -> list[str]:
+        """Table columns that some clause gives a new value to."""
+        updates = [clause.values for clause in self.clauses if clause.then is Then.UPDATE]
+        return [name for name in self.sides.target.names if any(name in u for u in updates)]
+
+
+def bind_merge(
+    statement: MergeStatement,
+    source: DataFrame,
+    state: TableState,
+    spark: SparkSession,
+    resolve: ResolveTables,
+) -> BoundMerge:
+    """Check a MERGE; raises StatementError (or a kind of it) where it does not fit."""
+    if not statement.clauses:
+        raise StatementError(
+            "The MERGE has no clause. Add .when_matched(), .when_not_matched() or "
+            ".when_not_matched_by_source() with what to do."
+        )
+    binder = _Binder.of(statement, source, state, spark, resolve)
+    texts = [statement.on, *(text for clause in statement.clauses for text in _texts(clause))]
+    clauses = tuple(binder.clause(clause) for clause in statement.clauses)
+    return BoundMerge(
+        binder.sides,
+        binder.on(statement.on),
+        find_keys(statement.on, binder.sides),
+        binder.lowered(statement.on if isinstance(statement.on, str) else None),
+        clauses,
+        any(map(has_subquery, texts)),
+    )
+
+
+def _texts(clause: MergeClause) -> list[Expression]:
+    return [clause.condition, *(value for _, value in clause.assignments or ())]
+
+
+@dataclass(frozen=True, slots=True)
+class _Binder:
+    sides: Sides
+    state: TableState
+    spark: SparkSession
+    target: DataFrame  # no rows, under the target's alias
+    source: DataFrame
+    resolve: Callable[[str], str]
+    fills_missing: bool
+    same: tuple[MergeKey, ...] = ()  # keys whose two sides are identical where rows match
+
+    @classmethod
+    def of(
+        cls,
+        statement: MergeStatement,
+        source: DataFrame,
+        state: TableState,
+        spark: SparkSession,
+        resolve: ResolveTables,
+    ) -> _Binder:
+        names = (statement.target_alias, statement.source_alias)
+        if names[0].lower() == names[1].lower():
+            raise StatementError(f"Both sides of the MERGE are called {names[0]!r}.")
+        schema = spark_schema(state.schema)
+        with translated():
+            given = T.StructType([f for f in source.schema.fields if f.name != columns.SOURCE_ROW])
+        _refuse_twice(given)
+        sides = Sides(*names, schema, given)
+        keys = find_keys(statement.on, sides)
+        return cls(
+            sides,
+            state,
+            spark,
+            spark.createDataFrame([], schema).alias(names[0]),
+            source.alias(names[1]),
+            lambda text: resolve(text, state),
+            statement.evolves_schema,
+            tuple(key for key in keys if is_identical(key, sides)),
+        )
+
+    @property
+    def available(self) -> list[str]:
+        sides = self.sides
+        return [
+            *(f"{sides.target_alias}.{name}" for name in sides.target.names),
+            *(f"{sides.source_alias}.{name}" for name in sides.source.names),
+        ]
+
+    def on(self, on: Condition | tuple[str, ...]) -> Column:
+        if isinstance(on, tuple):
+            return self._equal(on)
+        if not isinstance(on, (str, Column)):
+            raise StatementError(
+                f"A MERGE's condition is SQL text, a Column or a list of column names, not {on!r}."
+            )
+        if isinstance(on, str) and not on.strip():
+            raise StatementError(
+                "The MERGE has no condition. Give `on`, as 'target.id = source.id'."
+            )
+        with translated(self.available):
+            condition = F.expr(self.resolve(on)) if isinstance(on, str) else on
+        refuse_nondeterministic(self.target, self.source, condition, on)
+        with translated(self.available):
+            analyse(self.target.join(self.source, condition))
+        return condition
+
+    def clause(self, clause: MergeClause) -> BoundClause:
+        rows, resolve = self._seen_by(clause.when)
+        try:
+            with translated(self.available):
+                condition = bind_condition(clause.condition, rows, self.available, resolve)
+                values = self._values(clause, rows, resolve)
+                self._refuse_ambiguous([condition, *values.values()])
+        except ColumnNotFoundError as unknown:
+            raise self._other_side(clause.when, unknown) from unknown
+        on_target = clause.when is When.NOT_MATCHED_BY_SOURCE
+        lowered = self.lowered(clause.condition) if on_target else UNKNOWN
+        return BoundClause(clause.when, clause.then, condition, values, lowered)
+
+    def lowered(self, condition: Condition | None) -> Lowered:
+        """What a condition says about the table's rows; one that is not text says nothing."""
+        if condition is None:
+            return ALWAYS
+        if isinstance(condition, Column):
+            return UNKNOWN
+        return lower(
+            condition,
+            self.state.schema,
+            time_zone=str(self.spark.conf.get("spark.sql.session.timeZone")),
+            qualifiers=frozenset({self.sides.target_alias}),
+        )
+
+    def _equal(self, names: tuple[str, ...]) -> Column:
+        if not names:
+            raise StatementError("The MERGE has no condition: its list of columns is empty.")
+        condition: Column | None = None
+        for name in names:
+            for schema in (self.sides.target, self.sides.source):
+                if match_name(name, schema) is None:
+                    raise ColumnNotFoundError(name, schema.names)
+            left = self.sides.target_column(str(match_name(name, self.sides.target)))
+            right = self.sides.source_column(str(match_name(name, self.sides.source)))
+            condition = left == right if condition is None else condition & (left == right)
+        assert condition is not None  # noqa: S101 - there is at least one name
+        with translated(self.available):
+            analyse(self.target.join(self.source, condition))
+        return condition
+
+    def _seen_by(self, when: When) -> tuple[DataFrame, Callable[[str], str]]:
+        """The rows that a kind of clause sees, and how its texts are read over joined rows."""
+        sides = self.sides
+        aliases = (sides.target_alias, sides.source_alias)
+        match when:
+            case When.MATCHED:
+                return self.target.crossJoin(self.source), self.resolve
+            case When.NOT_MATCHED:
+                alias, names, rows = sides.source_alias, sides.source.names, self.source
+            case When.NOT_MATCHED_BY_SOURCE:
+                alias, names, rows = sides.target_alias, sides.target.names, self.target
+        return rows, lambda text: self.resolve(qualify(text, names, alias, aliases))
+
+    def _values(
+        self, clause: MergeClause, rows: DataFrame, resolve: Callable[[str], str]
+    ) -> dict[str, Column]:
+        if clause.then is Then.DELETE:
+            return {}
+        schema = self.sides.target
+        given = self._by_name(clause) if clause.assignments is None else clause.assignments
+        if clause.then is Then.UPDATE:
+            return bind_assignments(given, rows, schema, resolve, (self.sides.target_alias,))
+        for name, _ in given:
+            if match_name(name, schema) is None:
+                raise ColumnNotFoundError(name, schema.names)
+        values = bind_assignments(given, rows, schema, resolve)
+        for field in schema.fields:
+            if field.name not in values and not field.nullable:
+                raise NullabilityError(field.name)
+        return {
+            field.name: values.get(field.name, F.lit(None).cast(field.dataType))
+            for field in schema.fields
+        }
+
+    def _by_name(self, clause: MergeClause) -> tuple[tuple[str, Expression], ...]:
+        """`*`: every column of the table from the source's column of that name."""
+        pairs = [(name, match_name(name, self.sides.source)) for name in self.sides.target.names]
+        missing = [name for name, found in pairs if found is None]
+        if missing and not self.fills_missing:
+            raise SchemaMismatchError(
+                f"The source lacks {', '.join(map(repr, missing))}, which "
+                f"'{clause.then.value} *' needs. Give the columns one by one, or add "
+                ".with_schema_evolution(), which leaves them as they are and inserts NULL."
+            )
+        return tuple(
+            (name, self.sides.source_column(found))
+            for name, found in pairs
+            if found is not None and not (clause.then is Then.UPDATE and self._is_key(name, found))
+        )
+
+    def _is_key(self, target: str, source: str) -> bool:
+        """Whether matched rows have the same value in both columns, so that nothing is set."""
+        return any(key.target == target and key.source == source for key in self.same)
+
+    def _refuse_ambiguous(self, expressions: list[Column | None]) -> None:
+        """A Column of a clause that sees one side only is evaluated where both are at hand."""
+        both = self.target.crossJoin(self.source)
+        given = [e.alias(f"e{i}") for i, e in enumerate(expressions) if e is not None]
+        analyse(both.select(*given))
+
+    def _other_side(self, when: When, unknown: ColumnNotFoundError) -> StatementError:
+        other, seen = {
+            When.MATCHED: ("", ""),
+            When.NOT_MATCHED: (self.sides.target_alias, "the source"),
+            When.NOT_MATCHED_BY_SOURCE: (self.sides.source_alias, "the target"),
+        }[when]
+        if other and unknown.column.lower().startswith(f"{other.lower()}."):
+            return StatementError(
+                f"{unknown.column} cannot be used in a clause for rows {when.value}: such a row "
+                f"has the columns of {seen} only."
+            )
+        return unknown
+
+
+def _refuse_twice(source: T.StructType) -> None:
+    seen: set[str] = set()
+    for field in source.fields:
+        if field.name.lower() in seen:
+            raise StatementError(f"The source has the column {field.name!r} twice.")
+        seen.add(field.name.lower())

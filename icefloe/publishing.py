@@ -1,0 +1,96 @@
+"""What every statement shares: what it runs with, the names of its files, how it is published."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+
+from icefloe.changes import FileChanges
+from icefloe.commit.committer import IDEMPOTENCY_KEY, Commit, publish
+from icefloe.commit.conflicts import Guard
+from icefloe.commit.snapshot import Removed
+from icefloe.errors import CommitStateUnknownError, ConflictError
+from icefloe.execute.row_changes import RowChangeOutcome
+from icefloe.metadata.state import TableState
+from icefloe.metadata.storage import remove_written_by
+from icefloe.plan.bind import ResolveTables
+from icefloe.plan.plan import Plan
+from icefloe.results import DmlResult
+from icefloe.statements import Options
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a statement runs with."""
+
+    spark: SparkSession
+    catalog: Catalog
+    read_state: Callable[[str], TableState]  # the newest state of a branch
+    resolve: ResolveTables
+
+
+@contextmanager
+def statement_files(state: TableState) -> Iterator[str]:
+    """An id for the names of a statement's files, which are removed if it fails."""
+    statement_id = uuid.uuid4().hex
+    try:
+        yield statement_id
+    except (CommitStateUnknownError, ConflictError):
+        raise  # the commit keeps the files, or has removed each of them already
+    except BaseException:
+        remove_written_by(state.io, state.data_location, statement_id)
+        raise
+
+
+def publish_changes(
+    context: Context,
+    state: TableState,
+    changes: FileChanges,
+    guard: Guard,
+    options: Options,
+    describe: Callable[[Removed], DmlResult],
+    facts: Mapping[str, str] | None = None,
+) -> DmlResult:
+    """Publish what a statement changed, if it changed anything; `facts` go into its summary."""
+    if changes.is_empty:
+        return describe(Removed())
+    summary = {**options.summary, **(facts or {})}
+    if options.idempotency_key is not None:
+        summary[IDEMPOTENCY_KEY] = options.idempotency_key
+    return publish(
+        Commit(context.catalog, state, changes, guard, describe, summary, options.idempotency_key)
+    )
+
+
+def row_result(plan: Plan, outcome: RowChangeOutcome) -> DmlResult:
+    """What a statement that changes rows did, before it is published."""
+    changes = outcome.changes
+    return DmlResult(
+        operation=plan.operation,
+        mode=plan.mode.value,
+        rows_inserted=outcome.rows_inserted,
+        rows_updated=outcome.rows_updated,
+        rows_deleted=outcome.rows_deleted,
+        rows_copied=outcome.rows_copied,
+        data_files_added=len(changes.added_data),
+        data_files_removed=len(changes.removal.data),  # type: ignore[union-attr]
+        delete_files_added=len(changes.added_deletes),
+        delete_files_removed=len(changes.removal.deletes),  # type: ignore[union-attr]
+        files_scanned=plan.files_scanned,
+        files_skipped=plan.files_skipped,
+        bytes_written=added_bytes(changes),
+        bytes_encoded=outcome.bytes_encoded,
+        dpp_applied=plan.dpp_applied,
+        dpp_partition_count=plan.dpp_partition_count,
+    )
+
+
+def added_bytes(changes: FileChanges) -> int:
+    """The size of every file a statement wrote."""
+    files = (*changes.added_data, *changes.added_deletes)
+    return sum(file.file_size_in_bytes for file in files)
