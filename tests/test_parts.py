@@ -93,6 +93,7 @@ def test_u14_the_data_writer_places_rows_by_partition(table_of, partition_by):
     written = write_data(table._state(), frame.selectExpr("id", "region", "int(n) AS n"), "s1")
 
     assert written.rows == 6
+    assert len(written.files) == 2  # of two partitions, or of two tasks
     places = {(tuple(f.partition), f.file_path.split("/s1-")[0]) for f in written.files}
     folder = f"{table.location}/data"
     by_region = {((region,), f"{folder}/region={region}") for region in ("eu", "us")}
@@ -120,6 +121,7 @@ def test_u14_u20_deletes_are_filed_under_the_partition_they_are_given(table_of, 
 def test_t13_t16_position_deletes_are_read_by_data_file_with_one_function(table_of, partition_by):
     table = table_of(SCHEMA, ROWS[:3], ROWS[3:], partition_by=partition_by)
     gone = rows(table, "_file", "_pos", "region", where="id IN (1, 6)")
+    assert sorted(position for _, position, _ in gone) == ([0, 1] if partition_by else [0, 2])
     table.delete().where("id IN (1, 6)").execute()
     deletes = delete_files(table)
     assert len(deletes) == (2 if partition_by else 1)
