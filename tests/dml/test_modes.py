@@ -6,7 +6,10 @@ import pytest
 from pyiceberg.manifest import ManifestContent
 from tables import data_files, delete_files, live_files, rows, snapshots, summary
 
+from icefloe import Table
+from icefloe.builders import Update
 from icefloe.errors import StatementError, StorageError, UnsupportedTableError
+from icefloe.metadata.files import LiveFile
 from icefloe.settings import Settings, UpdateKind, UpdateMode
 
 SCHEMA = "id BIGINT, region STRING, n INT"
@@ -282,15 +285,15 @@ def test_t42_rewritten_files_keep_sort_order_split_offsets_and_metrics(
     assert after.file.sort_order_id == (order if sorted_anew else 0)
 
 
-def ids_by_file(table):
+def ids_by_file(table: Table) -> dict[str, list[int]]:
     """The live ids of each file, in the file's order."""
-    found = {}
+    found: dict[str, list[int]] = {}
     for path, _, number in sorted(rows(table, "_file", "_pos", "id")):
         found.setdefault(path, []).append(number)
     return found
 
 
-def changed_file(table, statement):
+def changed_file(table: Table, statement: Update) -> LiveFile:
     """The one data file that a statement wrote."""
     result = statement.execute()
     (file,) = [f for f in data_files(table) if f.snapshot_id == result.snapshot_id]

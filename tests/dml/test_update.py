@@ -9,7 +9,9 @@ import pytest
 from pyspark.sql import functions as F
 from tables import data_files, delete_files, rows, snapshots, summary
 
+from icefloe import Table
 from icefloe.errors import StatementError, TypeMismatchError
+from icefloe.metadata.files import LiveFile
 from icefloe.metadata.storage import locate
 
 SCHEMA = "id BIGINT, region STRING, name STRING, value INT"
@@ -182,7 +184,7 @@ def test_u15_u16_position_deletes_are_as_the_specification_has_them(table_of, mo
     assert written == (expected if mode == "merge-on-read" else [])
 
 
-def position_deletes(table, delete):
+def position_deletes(table: Table, delete: LiveFile) -> list[tuple[str, int]]:
     """The pairs of a position-delete file, whose schema is the specification's."""
     place = locate(table.iceberg.io, delete.path)
     found = pq.ParquetFile(place.filesystem.open_input_file(place.path))
