@@ -72,8 +72,8 @@ def test_u14_the_statement_builder_gathers_and_does_nothing(table_of):
     assert table.snapshot_id == before
 
 
-def test_u14_scan_and_label_finds_rows_by_file_and_position(table_of):
-    table = table_of(SCHEMA, ROWS[:3], ROWS[3:])
+def test_u14_scan_and_label_finds_rows_by_file_and_position(table_of, partition_by):
+    table = table_of(SCHEMA, ROWS[:3], ROWS[3:], partition_by=partition_by)
     from icefloe.plan.files import plan_files  # noqa: PLC0415
     from icefloe.predicates.lowered import ALWAYS  # noqa: PLC0415
 
@@ -82,25 +82,25 @@ def test_u14_scan_and_label_finds_rows_by_file_and_position(table_of):
 
     found = find_rows(scan.rows().filter("id IN (1, 3, 5)"))
 
-    assert sorted(sorted(as_array(rows_).tolist()) for rows_ in found.of([0]).values()) == [
-        [0, 2],
-        [1],
-    ]
+    positions = sorted(sorted(as_array(rows_).tolist()) for rows_ in found.of([0]).values())
+    assert positions == ([[0], [0, 1]] if partition_by else [[0, 2], [1]])
 
 
-def test_u14_the_data_writer_places_rows_by_partition(table_of):
-    table = table_of(SCHEMA, partition_by=("region",))
+def test_u14_the_data_writer_places_rows_by_partition(table_of, partition_by):
+    table = table_of(SCHEMA, partition_by=partition_by)
     frame = table._lake.spark.createDataFrame(ROWS).select("id", "region", "n")
 
     written = write_data(table._state(), frame.selectExpr("id", "region", "int(n) AS n"), "s1")
 
     assert written.rows == 6
-    assert sorted(file.partition[0] for file in written.files) == ["eu", "us"]
-    assert all(f"/region={file.partition[0]}/s1-" in file.file_path for file in written.files)
+    assert len(written.files) == 2  # of two partitions, or of two tasks
+    places = {(tuple(f.partition), f.file_path.split("/s1-")[0]) for f in written.files}
+    folder = f"{table.location}/data"
+    by_region = {((region,), f"{folder}/region={region}") for region in ("eu", "us")}
+    assert places == (by_region if partition_by else {((), folder)})
     assert table.snapshot_id is None  # nothing is published
 
 
-@pytest.mark.parametrize("partition_by", [(), ("region",)])
 def test_u14_u20_deletes_are_filed_under_the_partition_they_are_given(table_of, partition_by):
     """A file's own spec and partition, none when unpartitioned; an old spec stays the old one."""
     table = table_of(SCHEMA, ROWS, partition_by=partition_by)
@@ -118,17 +118,23 @@ def test_u14_u20_deletes_are_filed_under_the_partition_they_are_given(table_of, 
     assert file.record_count == 2
 
 
-def test_t13_t16_position_deletes_are_read_by_data_file_with_one_function(table_of):
-    table = table_of(SCHEMA, ROWS[:3], ROWS[3:])
+def test_t13_t16_position_deletes_are_read_by_data_file_with_one_function(table_of, partition_by):
+    table = table_of(SCHEMA, ROWS[:3], ROWS[3:], partition_by=partition_by)
+    gone = rows(table, "_file", "_pos", "region", where="id IN (1, 6)")
+    assert sorted(position for _, position, _ in gone) == ([0, 1] if partition_by else [0, 2])
     table.delete().where("id IN (1, 6)").execute()
-    (delete,) = delete_files(table)
+    deletes = delete_files(table)
+    assert len(deletes) == (2 if partition_by else 1)
 
-    contents = read_position_deletes(table.iceberg.io, [delete, delete])
+    contents = read_position_deletes(table.iceberg.io, [*deletes, *deletes])
 
-    assert list(contents) == [delete.path]
-    assert contents[delete.path] == {
-        file.path: BitMap64([0] if file.file.lower_bounds[1][0] == 1 else [2])
-        for file in data_files(table)
+    assert contents == {
+        delete.path: {
+            path: BitMap64([position])
+            for path, position, region in gone
+            if tuple(delete.file.partition) in {(), (region,)}
+        }
+        for delete in deletes
     }
     assert scan_module.read_position_deletes is read_position_deletes
 
@@ -238,13 +244,14 @@ def test_t17_t19_a_file_is_rewritten_in_batches(tmp_path, monkeypatch):
     assert kept == [i for i in range(100) if i not in (0, 1, 30, 60, 99)]
 
 
-def test_t23_files_missing_from_the_manifests_are_counted(table_of):
-    table = table_of(SCHEMA, ROWS[:3], ROWS[3:])
+def test_t23_files_missing_from_the_manifests_are_counted(table_of, partition_by):
+    table = table_of(SCHEMA, ROWS[:3], ROWS[3:], partition_by=partition_by)
     old = data_files(table)
+    count = 4 if partition_by else 2
     table.overwrite(ROWS)
 
     draft = SnapshotDraft(table._state(), 1)
-    with pytest.raises(errors.ConflictError, match=r"2 of 2 data files .* not found"):
+    with pytest.raises(errors.ConflictError, match=rf"{count} of {count} data files .* not found"):
         draft.manifests_after(FileChanges(removal=RemoveFiles(tuple(old))))
 
 
@@ -276,26 +283,26 @@ def test_d6_lost_races_are_retried_by_the_policy():
         with_retries(attempt, RetryPolicy(total_s=0.05), sleep=waits.append)
 
 
-def test_u32_t30_cost_follows_the_files_touched(table_of):
+def test_u32_t30_cost_follows_the_files_touched(table_of, mode, partition_by):
     """The same number of rows in one file, and spread over ten."""
     batches = [[{"id": b * 10 + i, "region": "r", "n": i} for i in range(10)] for b in range(10)]
-    for mode in ("copy-on-write", "merge-on-read"):
-        table = table_of(SCHEMA, *batches, mode=mode)
-        one_file = table.update().set("n", "-1").where("id >= 20 AND id < 30").execute()
-        spread = table.update().set("n", "-2").where("n = 7").execute()
-        assert one_file.rows_updated == 10
-        assert (one_file.files_scanned, one_file.files_skipped) == (1, 9)
-        assert spread.rows_updated == 9
-        assert spread.data_files_removed == (9 if mode == "copy-on-write" else 0)
-        assert one_file.bytes_written < spread.bytes_written
-        assert len(rows(table)) == 100
+    table = table_of(SCHEMA, *batches, mode=mode, partition_by=partition_by)
+    one_file = table.update().set("n", "-1").where("id >= 20 AND id < 30").execute()
+    spread = table.update().set("n", "-2").where("n = 7").execute()
+    assert one_file.rows_updated == 10
+    assert (one_file.files_scanned, one_file.files_skipped) == (1, 9)
+    assert spread.rows_updated == 9
+    assert spread.data_files_removed == (9 if mode == "copy-on-write" else 0)
+    assert one_file.bytes_written < spread.bytes_written
+    assert len(rows(table)) == 100
 
 
-def test_t31_statements_are_logged(table_of, caplog):
-    table = table_of(SCHEMA, ROWS)
+def test_t31_statements_are_logged(table_of, caplog, mode, partition_by):
+    table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
     with caplog.at_level(logging.INFO, logger="icefloe"):
         table.delete().where("id = 1").execute()
     assert "operation='delete'" in caplog.text
+    assert f"mode='{mode}'" in caplog.text
     assert "rows_deleted=1" in caplog.text
 
 

@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
 
+import icefloe
 from icefloe import session
 from icefloe.errors import SetupError
 from icefloe.spark_errors import translated
@@ -130,6 +133,30 @@ def test_session_of_the_callers_gets_what_reading_needs(spark):
     spark.conf.unset("spark.sql.parquet.fieldId.read.enabled")
     assert session.session_of(spark) is spark
     assert spark.conf.get("spark.sql.parquet.fieldId.read.enabled") == "true"
+
+
+def test_connecting_in_another_thread_takes_the_running_session_as_it_is(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark tells that thread of no active session; none is started or set up anew."""
+    session.session_of(spark)
+    before = spark.conf.getAll
+
+    def connect() -> tuple[SparkSession | None, SparkSession, int]:
+        active = SparkSession.getActiveSession()
+        with icefloe.connect(tmp_path / "lake") as lake:
+            table = lake.create_table("t", "id BIGINT")
+            table.append([{"id": 1}])
+            return active, lake.spark, table.count()
+
+    with ThreadPoolExecutor(1) as thread:
+        active, used, count = thread.submit(connect).result()
+
+    assert active is None
+    assert used is spark
+    assert count == 1
+    assert spark.conf.getAll == before
+    assert spark.range(3).count() == 3
 
 
 def test_errors_of_the_callers_own_queries_stay_sparks_own(spark):

@@ -29,9 +29,9 @@ ROWS = [
 
 
 @pytest.fixture
-def table(table_of, mode):
-    """Four rows in two partitions, whose statements take the mode of the test."""
-    return table_of(SCHEMA, ROWS, mode=mode, partition_by=("region",))
+def table(table_of, mode, partition_by):
+    """Four rows of two regions, whose statements take the mode of the test."""
+    return table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
 
 
 @pytest.fixture
@@ -71,6 +71,7 @@ def block(table, region):
 
 @pytest.mark.usefixtures("unchanged")
 def test_expression_that_fails_on_some_row(table):
+    """X10."""
     with pytest.raises(StatementError, match="not this one") as caught:
         table.update().set("n", "if(id = 4, raise_error('not this one'), 1)").execute()
     assert caught.value.__cause__ is not None
@@ -78,13 +79,15 @@ def test_expression_that_fails_on_some_row(table):
 
 @pytest.mark.usefixtures("unchanged")
 def test_null_for_a_required_column_found_while_writing(table):
+    """X10."""
     with pytest.raises(NullabilityError, match="'n'"):
         table.update().set("n", "if(id = 4, NULL, 1)").execute()
 
 
 @pytest.mark.parametrize("statement", ["append", "update"])
-def test_writer_task_that_cannot_write_one_of_its_files(table, statement):
-    """T25: the partition before it was written already, and is removed again."""
+def test_writer_task_that_cannot_write_one_of_its_files(table_of, mode, statement):
+    """X10, T25: the partition before it was written already, and is removed again."""
+    table = table_of(SCHEMA, ROWS, mode=mode, partition_by=("region",))
     before, snapshot = stored_files(table), table.snapshot_id
     blocked = block(table, "zz")
     new = [{"id": 5, "region": "aa", "n": 0}, {"id": 6, "region": "zz", "n": 0}]
@@ -102,7 +105,7 @@ def test_writer_task_that_cannot_write_one_of_its_files(table, statement):
 
 
 def test_delete_file_that_cannot_be_written(table_of, tmp_path):
-    """T25: the delete file of the other partition, and the new rows, are removed again."""
+    """X10, T25: the delete file of the other partition, and the new rows, are removed again."""
     table = table_of(SCHEMA, ROWS, partition_by=("region",))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -126,6 +129,7 @@ def test_delete_file_that_cannot_be_written(table_of, tmp_path):
     ids=["first manifest", "second manifest", "manifest list"],
 )
 def test_manifest_that_cannot_be_written(table, output_fails, name):
+    """X10."""
     output_fails(name)
     with pytest.raises(StorageError, match=r"Cannot write .*avro: .*No space left") as caught:
         table.update().set("n", "1").where("id in (1, 3)").execute()
@@ -134,6 +138,7 @@ def test_manifest_that_cannot_be_written(table, output_fails, name):
 
 @pytest.mark.usefixtures("unchanged")
 def test_metadata_file_that_cannot_be_written(table, output_fails):
+    """X10."""
     output_fails(".metadata.json")
     with pytest.raises(StorageError, match=r"metadata of default\.t0") as caught:
         table.update().set("n", "1").where("id in (1, 3)").execute()
@@ -142,6 +147,7 @@ def test_metadata_file_that_cannot_be_written(table, output_fails):
 
 @pytest.mark.usefixtures("unchanged")
 def test_catalog_that_refuses_the_commit(table, lake, monkeypatch):
+    """X10."""
     lost = CommitFailedException("moved")
 
     def refuse(*_arguments):

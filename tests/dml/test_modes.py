@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 from pyiceberg.manifest import ManifestContent
-from tables import data_files, delete_files, rows, snapshots, summary
+from tables import data_files, delete_files, live_files, rows, snapshots, summary
 
+from icefloe import Table
+from icefloe.builders import Update
 from icefloe.errors import StatementError, StorageError, UnsupportedTableError
+from icefloe.metadata.files import LiveFile
 from icefloe.settings import Settings, UpdateKind, UpdateMode
 
 SCHEMA = "id BIGINT, region STRING, n INT"
@@ -14,21 +17,22 @@ ROWS = [{"id": i, "region": "us" if i % 2 else "eu", "n": i} for i in range(1, 7
 
 
 @pytest.mark.parametrize("kind", ["delete", "update"])
-def test_t01_every_kind_in_every_mode_gives_the_same_rows(table_of, kind, partition_by):
-    found = []
-    for mode in ("copy-on-write", "merge-on-read"):
-        table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
-        if kind == "delete":
-            table.delete().where("id = 2").execute()
-        else:
-            table.update().set("n", "n + 1").where("id = 2").execute()
-        found.append(rows(table))
-        assert bool(delete_files(table)) == (mode == "merge-on-read")
-    assert found[0] == found[1]
+def test_t01_u29_every_kind_in_every_mode_gives_the_same_rows(table_of, kind, mode, partition_by):
+    table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
+    before = rows(table)
+
+    if kind == "delete":
+        table.delete().where("id = 2").execute()
+    else:
+        table.update().set("n", "n + 1").where("id = 2").execute()
+
+    changed = [] if kind == "delete" else [(2, "eu", 3)]
+    assert rows(table) == [before[0], *changed, *before[2:]]
+    assert bool(delete_files(table)) == (mode == "merge-on-read")
 
 
-def test_t02_t03_t04_d2_merge_on_read_is_the_default_and_is_written(lake):
-    table = lake.create_table("t", SCHEMA)
+def test_t02_t03_t04_d2_merge_on_read_is_the_default_and_is_written(lake, partition_by):
+    table = lake.create_table("t", SCHEMA, partition_by=partition_by)
     table.append(ROWS)
 
     modes = {k: v for k, v in table.properties.items() if k.endswith(".mode")}
@@ -99,19 +103,21 @@ def test_t07_enums_have_their_members():
     assert {k.name for k in UpdateKind} == {"DELETE", "UPDATE", "MERGE"}
 
 
-def test_t08_t41_each_kind_of_statement_has_its_own_mode(table_of):
+def test_t08_t41_each_kind_of_statement_has_its_own_mode(table_of, mode, partition_by):
+    other = "copy-on-write" if mode == "merge-on-read" else "merge-on-read"
     table = table_of(
         SCHEMA,
         ROWS,
-        properties={"write.delete.mode": "copy-on-write", "write.update.mode": "merge-on-read"},
+        partition_by=partition_by,
+        properties={"write.delete.mode": other, "write.update.mode": mode},
     )
 
-    assert table.update().set("n", "0").where("id = 1").execute().mode == "merge-on-read"
-    assert len(delete_files(table)) == 1
-    assert table.delete().where("id = 2").execute().mode == "copy-on-write"
-    assert delete_files(table) == []
+    assert table.update().set("n", "0").where("id = 1").execute().mode == mode
+    assert len(delete_files(table)) == (1 if mode == "merge-on-read" else 0)
+    assert table.delete().where("id = 3").execute().mode == other
+    assert len(delete_files(table)) == (1 if other == "merge-on-read" else 0)
     plan = str(table.update().set("n", "0").explain())
-    assert "table property write.update.mode" in plan
+    assert f"{mode}: table property write.update.mode" in plan
     assert "option" in str(table.delete().with_options(mode="auto").explain())
 
 
@@ -122,25 +128,32 @@ def test_t10_settings_keep_a_mode_for_merge():
 
 
 def test_t11_t14_t15_a_rewritten_file_keeps_its_other_rows_and_its_partition(
-    table_of, partition_by
+    table_of, mode, partition_by
 ):
-    table = table_of(SCHEMA, ROWS, mode="copy-on-write", partition_by=partition_by)
+    """Merge-on-read keeps the file, and the changed row is in the same partition."""
+    table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
     before = {f.path: f for f in data_files(table)}
+    ((changed,),) = rows(table, "_file", where="id = 3")
+    others, commits = rows(table, where="id <> 3"), len(snapshots(table))
 
     result = table.update().set("n", "100").where("id = 3").execute()
 
     after = {f.path: f for f in data_files(table)}
-    (gone,) = before.keys() - after.keys()
     (new,) = after.keys() - before.keys()
-    assert before[gone].partition_key == after[new].partition_key
-    assert result.rows_copied == after[new].rows - 1 == before[gone].rows - 1
+    assert before.keys() - after.keys() == ({changed} if mode == "copy-on-write" else set())
+    assert before[changed].partition_key == after[new].partition_key
+    copied = before[changed].rows - 1 if mode == "copy-on-write" else 0
+    assert result.rows_copied == after[new].rows - 1 == copied
     assert after[new].file.value_counts[1] == after[new].rows
-    assert result.bytes_encoded == after[new].size
-    assert len(rows(table)) == 6
+    assert result.bytes_encoded == (after[new].size if mode == "copy-on-write" else 0)
+    assert rows(table, where="id <> 3") == others
+    assert rows(table, where="id = 3") == [(3, "us", 100)]
+    assert len(snapshots(table)) == commits + 1
 
 
-def test_t12_t26_manifests_without_a_target_are_not_rewritten(table_of, mode):
-    table = table_of(SCHEMA, mode=mode, partition_by=("region",))
+def test_t12_t26_manifests_without_a_target_are_not_rewritten(table_of, mode, partition_by):
+    """Without partitions, nothing tells what is in a manifest before it is read."""
+    table = table_of(SCHEMA, mode=mode, partition_by=partition_by)
     for region in "abcdef":
         table.append([{"id": 1, "region": region, "n": 1}, {"id": 2, "region": region, "n": 2}])
     io = table.iceberg.io
@@ -150,7 +163,7 @@ def test_t12_t26_manifests_without_a_target_are_not_rewritten(table_of, mode):
     plan = builder.explain()
     builder.execute()
 
-    assert (plan.manifests_read, plan.manifests_skipped) == (1, 5)
+    assert (plan.manifests_read, plan.manifests_skipped) == ((1, 5) if partition_by else (6, 0))
     after = {
         m.manifest_path
         for m in table.iceberg.current_snapshot().manifests(io)
@@ -182,8 +195,8 @@ def test_t22_empty_tables_are_left_alone(table_of, mode, partition_by):
     assert rows(table) == []
 
 
-def test_t24_u21_version_1_takes_copy_on_write_only(table_of):
-    table = table_of(SCHEMA, ROWS, format_version=1)
+def test_t24_u21_version_1_takes_copy_on_write_only(table_of, partition_by):
+    table = table_of(SCHEMA, ROWS, format_version=1, partition_by=partition_by)
     before = rows(table)
     for builder in (table.delete().where("id = 1"), table.update().set("n", "0")):
         with pytest.raises(UnsupportedTableError, match="requires format version 2"):
@@ -201,22 +214,22 @@ def test_t24_u21_version_1_takes_copy_on_write_only(table_of):
     assert len(rows(table)) == 4
 
 
-def test_t25_a_missing_data_file_is_told_by_its_path(table_of, mode):
-    table = table_of(SCHEMA, ROWS, mode=mode)
-    (file,) = data_files(table)
-    table.iceberg.io.delete(file.path)
+def test_t25_a_missing_data_file_is_told_by_its_path(table_of, mode, partition_by):
+    table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
+    ((file,),) = rows(table, "_file", where="id = 1")
+    table.iceberg.io.delete(file)
     before = table.snapshot_id
 
     for builder in (table.delete().where("n = 1"), table.update().set("n", "1")):
-        with pytest.raises(StorageError, match=file.path.rpartition("/")[2]):
+        with pytest.raises(StorageError, match=file.rpartition("/")[2]):
             builder.execute()
-    with pytest.raises(StorageError, match=file.path.rpartition("/")[2]):
+    with pytest.raises(StorageError, match=file.rpartition("/")[2]):
         table.scan().collect()
     assert table.snapshot_id == before
 
 
-def test_t25_a_missing_delete_file_is_told_by_its_path(table_of, mode):
-    table = table_of(SCHEMA, ROWS, mode=mode)
+def test_t25_a_missing_delete_file_is_told_by_its_path(table_of, mode, partition_by):
+    table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
     table.delete().where("id = 1").with_options(mode="merge-on-read").execute()
     (file,) = delete_files(table)
     table.iceberg.io.delete(file.path)
@@ -224,43 +237,67 @@ def test_t25_a_missing_delete_file_is_told_by_its_path(table_of, mode):
     with pytest.raises(StorageError, match=file.path.rpartition("/")[2]):
         table.scan()
     with pytest.raises(StorageError, match=file.path.rpartition("/")[2]):
-        table.delete().where("id = 2").execute()
+        table.delete().where("id = 3").execute()
 
 
-def test_t27_m28_write_amplification_is_told(table_of):
-    table = table_of(SCHEMA, ROWS, mode="copy-on-write")
+def test_t27_m28_write_amplification_is_told(table_of, mode, partition_by):
+    table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
 
     result = table.update().set("n", "0").where("id = 1").execute()
 
-    assert result.total_rows_written == 6
-    assert result.write_amplification == 6.0
-    assert result.bytes_written == sum(f.size for f in data_files(table))
+    written = 1 if mode == "merge-on-read" else 3 if partition_by else 6
+    assert result.total_rows_written == written
+    assert result.write_amplification == float(written)
+    added = [f for f in live_files(table) if f.snapshot_id == result.snapshot_id]
+    assert result.bytes_written == sum(f.size for f in added)
 
 
-def test_t42_rewritten_files_keep_sort_order_split_offsets_and_metrics(lake):
-    table = lake.create_table(
-        "t", SCHEMA, sort_by=["id"], properties={"write.update.mode": "copy-on-write"}
-    )
+def test_t42_rewritten_files_keep_sort_order_split_offsets_and_metrics(
+    table_of, mode, partition_by
+):
+    """Merge-on-read: the file of the changed row alone has them."""
+    table = table_of(SCHEMA, mode=mode, partition_by=partition_by, sort_by=["id"])
     table.append(list(reversed(ROWS)))
-    (before,) = data_files(table)
     order = table.iceberg.metadata.default_sort_order_id
-    assert before.file.sort_order_id == order != 0
-    assert [row.id for row in table.scan().collect()] == [1, 2, 3, 4, 5, 6]
+    assert order != 0
+    assert {f.file.sort_order_id for f in data_files(table)} == {order}
+    by_file = [[1, 3, 5], [2, 4, 6]] if partition_by else [[1, 2, 3, 4, 5, 6]]
+    assert sorted(ids_by_file(table).values()) == by_file
 
-    table.update().set("n", "NULL").where("id = 2").execute()
+    after = changed_file(table, table.update().set("n", "NULL").where("id = 2"))
 
-    (after,) = data_files(table)
+    count = 1 if mode == "merge-on-read" else 3 if partition_by else 6
+    whole = mode == "copy-on-write" and not partition_by
     assert after.file.sort_order_id == order
     assert after.file.split_offsets == [4]
     assert after.file.null_value_counts == {1: 0, 2: 0, 3: 1}
-    assert after.file.value_counts == {1: 6, 2: 6, 3: 6}
-    assert after.file.lower_bounds[3] == (1).to_bytes(4, "little")
-    assert after.file.upper_bounds[2] == b"us"
+    assert after.file.value_counts == {1: count, 2: count, 3: count}
+    assert after.file.lower_bounds[1] == (1 if whole else 2).to_bytes(8, "little")
+    assert after.file.upper_bounds[2] == (b"us" if whole else b"eu")
+    least = {1: None, 3: (4).to_bytes(4, "little"), 6: (1).to_bytes(4, "little")}[count]
+    assert after.file.lower_bounds.get(3) == least
 
-    table.update().set("id", "7 - id").execute()  # the order is broken: the file says so
+    after = changed_file(table, table.update().set("id", "7 - id").where("region = 'eu'"))
 
-    (after,) = data_files(table)
-    assert after.file.sort_order_id == 0
+    ids = ids_by_file(table)[after.path]
+    sorted_anew = mode == "merge-on-read"  # a rewrite leaves rows where they are, and says so
+    assert (ids == sorted(ids)) == sorted_anew
+    assert after.file.sort_order_id == (order if sorted_anew else 0)
+
+
+def ids_by_file(table: Table) -> dict[str, list[int]]:
+    """The live ids of each file, in the file's order."""
+    found: dict[str, list[int]] = {}
+    for path, _, number in sorted(rows(table, "_file", "_pos", "id")):
+        found.setdefault(path, []).append(number)
+    return found
+
+
+def changed_file(table: Table, statement: Update) -> LiveFile:
+    """The one data file that a statement wrote."""
+    result = statement.execute()
+    (file,) = [f for f in data_files(table) if f.snapshot_id == result.snapshot_id]
+    return file
 
 
 def test_summary_totals_are_true_after_every_statement(table_of, mode, partition_by):
