@@ -69,7 +69,8 @@ def _plan(
 ) -> _Planned:
     bound = bind_merge(statement, source, state, context.spark, context.resolve)
     files = choose_merge_files(bound, source, state, statement.options)
-    join = choose_join(statement, files, context.spark)
+    unpartitioned = state.metadata.spec().is_unpartitioned()
+    join = choose_join(statement, files, context.spark, unpartitioned=unpartitioned)
     return _Planned(state, bound, files, join, plan_merge(statement, bound, state, files, join))
 
 

@@ -45,10 +45,12 @@ class Labeller:
         """Changed and new rows: file, position, action and the new values of `names`."""
         labelled = self._joined().withColumn(columns.ACTION, self._action())
         labelled = labelled.filter(F.col(columns.ACTION).isNotNull())
-        return labelled.select(
+        rows = labelled.select(
             *(F.col(name) for name in (columns.FILE, columns.POS, columns.ACTION)),
             *(self._new_value(name).alias(name) for name in names),
         )
+        # A source that fits a broadcast gives few rows: they need no shuffle to be few files.
+        return rows if self.join.tasks is None else rows.coalesce(self.join.tasks)
 
     @property
     def tells_kept(self) -> bool:
@@ -173,7 +175,9 @@ def _fewer(intervals: Sequence[Interval]) -> list[Interval]:
     def gap(place: int) -> float:
         return ordinal_of(intervals[place][0]) - ordinal_of(intervals[place - 1][1])
 
-    widest = sorted(range(1, len(intervals)), key=gap, reverse=True)[: _MOST_RANGES - 1]
+    worth = (ordinal_of(intervals[-1][1]) - ordinal_of(intervals[0][0])) / 32
+    gaps = [place for place in range(1, len(intervals)) if gap(place) > worth]
+    widest = sorted(gaps, key=gap, reverse=True)[: _MOST_RANGES - 1]
     starts = [0, *sorted(widest)]
     ends = [*(start - 1 for start in starts[1:]), len(intervals) - 1]
     return [(intervals[a][0], intervals[b][1]) for a, b in zip(starts, ends, strict=True)]

@@ -64,7 +64,13 @@ class MergeRows:
     def _merge_on_read(self) -> MergeOutcome:
         """Write new rows and mark old ones deleted, in one Spark job."""
         rows = self.labeller.rows(self._names)
-        written = write_data(self._scan.state, rows, self.statement_id, self._columns)
+        written = write_data(
+            self._scan.state,
+            rows,
+            self.statement_id,
+            self._columns,
+            gather=self.labeller.join.tasks is None,
+        )
         self._refuse_double_matches(written.acted)
         new = self._count(written.acted, self._inserts) + self._count(written.acted, self._updates)
         if written.rows != new:

@@ -103,6 +103,7 @@ def _merge_on_read(
             _with_new_values(change, _matching(change, files)),
             change.statement_id,
             REPLACING,
+            gather=True,
         )
         return _outcome(change, dropped, _found(files, written.acted), written)
     return _outcome(change, dropped, _found(files, find_rows(_matching(change, files))))
@@ -133,6 +134,7 @@ def _by_fraction(
         _with_new_values(change, _named(change, chosen)),
         change.statement_id,
         REPLACING,
+        gather=True,
     )
     return _outcome(change, rewritten, few, written)
 

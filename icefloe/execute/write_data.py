@@ -55,11 +55,11 @@ def write_data(
 ) -> WrittenRows:
     """Write rows that have the table's columns under its current spec; one Spark job.
 
-    With `changes`, rows also tell which row of the table each one stands for. With `gather`, as
-    with `changes`, rows that come a few from everywhere are brought together in few files.
+    With `changes`, rows also tell which row of the table each one stands for. With `gather`,
+    rows that come a few from everywhere are brought together in few files.
     """
     spec = state.metadata.spec()
-    rows = _laid_out(state, rows, spec, changes, gather=gather or changes is not None)
+    rows = _laid_out(state, rows, spec, changes, gather=gather)
     task = write_rows(
         file_layout(state, statement_id),
         [columns.written(i) for i in range(len(state.schema.fields))],

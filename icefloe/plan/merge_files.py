@@ -15,21 +15,22 @@ from pyspark.sql import DataFrame
 from icefloe.metadata.matching import FileMatcher, Matcher
 from icefloe.metadata.source_matching import AnyMatcher, KeyValues, PartitionValues, SourceMatcher
 from icefloe.metadata.state import TableState
-from icefloe.plan.files import Candidate, FilePlan, choose_files, narrowed
+from icefloe.plan.files import FilePlan, choose_files, narrowed
 from icefloe.plan.merge_bind import BoundMerge
 from icefloe.plan.source_facts import (
-    KeyRange,
     SourceFacts,
     SourceKey,
+    choose_cells,
     comparable_keys,
-    group_values,
     measure,
-    ordinal_of,
     partition_values,
     range_expression,
 )
 from icefloe.predicates.lowered import ALWAYS, NEVER, Lowered, all_of
 from icefloe.statements import MergeOptions, When
+
+# From here on, reading every manifest costs more than another look at the source.
+_MANY_FILES = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,9 @@ def choose_merge_files(
     keys = comparable_keys(bound.keys, state.schema, bound.sides)
     needed = [key.source for key in bound.keys] or bound.sides.source.names
     off = _why_all(bound, options)
-    facts = measure(source, () if off else keys, needed)
-    by_source = bound.numbered(When.NOT_MATCHED_BY_SOURCE)
-    if off or (not facts.rows and not by_source):
-        return _unpruned(bound, state, facts, off or "the source has no rows")
-    chooser = _Chooser(bound, source, state, options, facts)
-    return chooser.choose(keys)
+    if off:
+        return _unpruned(bound, state, measure(source, (), needed), off)
+    return _Chooser(bound, source, state, options, keys, needed).choose()
 
 
 def _why_all(bound: BoundMerge, options: MergeOptions) -> str | None:
@@ -73,8 +71,6 @@ def _why_all(bound: BoundMerge, options: MergeOptions) -> str | None:
 def _unpruned(bound: BoundMerge, state: TableState, facts: SourceFacts, reason: str) -> MergeFiles:
     has_by_source = bool(bound.numbered(When.NOT_MATCHED_BY_SOURCE))
     lowered = ALWAYS if has_by_source else bound.lowered_on
-    if not facts.rows and not has_by_source:
-        lowered = NEVER
     matcher = FileMatcher(lowered, state.schema, state.metadata.specs())
     plan = choose_files(state, matcher)
     return MergeFiles(plan, matcher, facts, (), False, 0, (f"no pruning by the source: {reason}",))
@@ -86,53 +82,72 @@ class _Chooser:
     source: DataFrame
     state: TableState
     options: MergeOptions
-    facts: SourceFacts
+    keys: tuple[SourceKey, ...]
+    needed: Sequence[str]
 
-    def choose(self, keys: tuple[SourceKey, ...]) -> MergeFiles:
-        partitions, count, told = self._partitions(keys)
-        ranges = self._ranges(told)
-        matcher = SourceMatcher(self._by_range(ranges), partitions, ())
-        plan = choose_files(self.state, self._with_by_source(matcher))
-        found = self._grouped(ranges, plan.candidates)
-        matcher = replace(matcher, keys=found)
+    def choose(self) -> MergeFiles:
+        first = self._matcher(self._ranges_for_manifests(), {})
+        plan = choose_files(self.state, self._with_by_source(first))
+        files = [candidate.live.file for candidate in plan.candidates]
+        facts = measure(self.source, self.keys, self.needed, choose_cells(self.keys, files))
+        if not facts.rows and not self.bound.numbered(When.NOT_MATCHED_BY_SOURCE):
+            nothing = FileMatcher(NEVER, self.state.schema, self.state.metadata.specs())
+            plan = replace(plan, candidates=())
+            return MergeFiles(plan, nothing, facts, (), False, 0, ("the source has no rows",))
+        partitions, count, within_limit = self._partitions()
+        usable = self._usable(facts.keys, within_limit)
+        matcher = self._matcher(usable, partitions)
         seen = self._with_by_source(matcher)
         return MergeFiles(
-            narrowed(plan, seen) if found else plan,
+            narrowed(plan, seen),
             seen,
-            self.facts,
-            (found or _widest(ranges)) if seen is matcher else (),
+            facts,
+            matcher.keys if seen is matcher else (),
             bool(partitions),
             count,
-            tuple(self._reasons(keys, partitions, count)),
+            tuple(self._reasons(partitions, count)),
         )
 
-    def _partitions(
-        self, keys: tuple[SourceKey, ...]
-    ) -> tuple[dict[int, PartitionValues], int, bool]:
+    def _ranges_for_manifests(self) -> dict[SourceKey, KeyValues]:
+        """Ranges of the keys, where so many files are listed that manifests should be skipped."""
+        if _files_listed(self.state) <= _MANY_FILES:
+            return {}
+        facts = measure(self.source, self.keys, self.needed)
+        return dict(zip(self.keys, facts.keys, strict=True))
+
+    def _matcher(
+        self, values: dict[SourceKey, KeyValues], partitions: dict[int, PartitionValues]
+    ) -> SourceMatcher:
+        """Files by the ranges of the keys, what the condition says besides, and partitions."""
+        demanded = range_expression(list(values), list(values.values()))
+        lowered = all_of([Lowered(demanded, None), self.bound.lowered_on])
+        ranges = FileMatcher(lowered, self.state.schema, self.state.metadata.specs())
+        ordered = tuple(found for key, found in values.items() if key.has_order)
+        return SourceMatcher(ranges, partitions, ordered)
+
+    def _partitions(self) -> tuple[dict[int, PartitionValues], int, bool]:
         """The source's partitions by spec; the count is of the current spec's."""
         found: dict[int, PartitionValues] = {}
         count, within_limit = 0, True
-        current = self.state.metadata.default_spec_id
+        limit = self.options.dpp_max_partitions
         for spec_id, spec in self.state.metadata.specs().items():
-            values, seen = partition_values(
-                self.source, keys, spec, self.state.schema, self.options.dpp_max_partitions
-            )
+            values, seen = partition_values(self.source, self.keys, spec, self.state.schema, limit)
             if values is not None:
                 found[spec_id] = values
-            if spec_id == current:
-                count, within_limit = seen, seen <= self.options.dpp_max_partitions
+            if spec_id == self.state.metadata.default_spec_id:
+                count, within_limit = seen, seen <= limit
         return found, count, within_limit
 
-    def _ranges(self, within_limit: bool) -> tuple[KeyRange, ...]:
-        """Ranges that may choose files: over the limit, not those of partition columns."""
-        if within_limit:
-            return self.facts.ranges
+    def _usable(
+        self, values: Sequence[KeyValues], within_limit: bool
+    ) -> dict[SourceKey, KeyValues]:
+        """Keys that may choose files: over the limit, not those the table is partitioned by."""
         sources = {field.source_id for field in self.state.metadata.spec().fields}
-        return tuple(r for r in self.facts.ranges if r.key.field_id not in sources)
-
-    def _by_range(self, ranges: Sequence[KeyRange]) -> FileMatcher:
-        lowered = all_of([Lowered(range_expression(ranges), None), self.bound.lowered_on])
-        return FileMatcher(lowered, self.state.schema, self.state.metadata.specs())
+        return {
+            key: found
+            for key, found in zip(self.keys, values, strict=True)
+            if within_limit or key.field_id not in sources
+        }
 
     def _with_by_source(self, matcher: SourceMatcher) -> Matcher:
         """Files that by-source clauses may change are seen besides."""
@@ -143,18 +158,7 @@ class _Chooser:
         others = [FileMatcher(c.lowered, self.state.schema, specs) for c in clauses]
         return AnyMatcher((matcher, *others))
 
-    def _grouped(
-        self, ranges: Sequence[KeyRange], candidates: Sequence[Candidate]
-    ) -> tuple[KeyValues, ...]:
-        """Where the keys lie, for keys by which that may rule out more files."""
-        if len(candidates) < 2:
-            return ()
-        useful = [r for r in ranges if r.values is not None and _may_have_gaps(r, candidates)]
-        return tuple(group_values(self.source, found) for found in useful)
-
-    def _reasons(
-        self, keys: Sequence[SourceKey], partitions: dict[int, PartitionValues], count: int
-    ) -> list[str]:
+    def _reasons(self, partitions: dict[int, PartitionValues], count: int) -> list[str]:
         limit = self.options.dpp_max_partitions
         if count > limit:
             said = f"the source is of {count} partitions, more than dpp_max_partitions ({limit})"
@@ -162,29 +166,12 @@ class _Chooser:
             said = f"the source is of {count} partitions: only those are read"
         else:
             said = "no partition column is compared for equality"
-        if not keys:
+        if not self.keys:
             return [said, "no key chooses files: the condition has no equality of plain columns"]
-        return [said, f"files are chosen by the source's {', '.join(k.name for k in keys)}"]
+        return [said, f"files are chosen by the source's {', '.join(k.name for k in self.keys)}"]
 
 
-def _widest(ranges: Sequence[KeyRange]) -> tuple[KeyValues, ...]:
-    return tuple(
-        KeyValues(r.key.field_id, r.key.type, (r.values,))
-        for r in ranges
-        if r.values is not None and r.key.has_order
-    )
-
-
-def _may_have_gaps(found: KeyRange, candidates: Sequence[Candidate]) -> bool:
-    """Whether some file's bounds hold none of the sampled values, so that it may be skipped."""
-    values = KeyValues(found.key.field_id, found.key.type, ())
-    bounds = [values.bounds(c.live.file) for c in candidates]
-    if not found.key.has_order or all(b is None for b in bounds):
-        return False
-    if not found.quantiles:
-        return True
-    return any(
-        not any(ordinal_of(b[0]) <= q <= ordinal_of(b[1]) for q in found.quantiles)
-        for b in bounds
-        if b is not None
-    )
+def _files_listed(state: TableState) -> int:
+    """How many data files the snapshot says it has."""
+    summary = state.snapshot.summary if state.snapshot else None
+    return int((summary.get("total-data-files") if summary else None) or 0)

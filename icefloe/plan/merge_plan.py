@@ -16,6 +16,7 @@ from icefloe.statements import MergeStatement, When
 
 # Of the source's columns that a probe needs; they pass through the driver's memory.
 _BROADCAST_BYTES = 64 * 1024 * 1024
+_TASK_BYTES = 32 * 1024 * 1024  # of source rows that one task writes
 _BROADCAST_SETTING = "spark.sql.autoBroadcastJoinThreshold"
 
 
@@ -48,13 +49,16 @@ class Join:
 
     shape: JoinShape
     broadcast: bool
+    tasks: int | None = None  # that write the rows; None leaves it to Spark
 
     def __str__(self) -> str:
         how = "source broadcast" if self.broadcast else "shuffled as Spark sees fit"
         return f"join {self.shape.value} ({how}): {_WHY[self.shape]}"
 
 
-def choose_join(statement: MergeStatement, files: MergeFiles, spark: SparkSession) -> Join:
+def choose_join(
+    statement: MergeStatement, files: MergeFiles, spark: SparkSession, *, unpartitioned: bool
+) -> Join:
     """The narrowest join that shows every row the clauses change."""
     small = files.facts.key_bytes <= _BROADCAST_BYTES and _may_broadcast(spark)
     matched, inserts = statement.has(When.MATCHED), statement.has(When.NOT_MATCHED)
@@ -64,9 +68,11 @@ def choose_join(statement: MergeStatement, files: MergeFiles, spark: SparkSessio
         return Join(JoinShape.LEFT if matched else JoinShape.TARGET_ANTI, small)
     if not inserts:
         return Join(JoinShape.INNER, small)
-    if not matched:
-        return Join(JoinShape.SOURCE_ANTI, small)
-    return Join(JoinShape.PROBE, True) if small else Join(JoinShape.RIGHT, False)
+    if not small:
+        return Join(JoinShape.RIGHT if matched else JoinShape.SOURCE_ANTI, False)
+    # Rows of a partitioned table are shuffled once more, by partition.
+    tasks = 1 + files.facts.bytes // _TASK_BYTES if unpartitioned else None
+    return Join(JoinShape.PROBE if matched else JoinShape.SOURCE_ANTI, True, tasks)
 
 
 def plan_merge(

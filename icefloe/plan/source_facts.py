@@ -28,10 +28,12 @@ from pyiceberg.expressions.literals import (
     StringLiteral,
     TimestampLiteral,
 )
+from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import UnknownTransform, VoidTransform
 from pyiceberg.types import (
+    BooleanType,
     DateType,
     DecimalType,
     PrimitiveType,
@@ -51,8 +53,7 @@ from icefloe.schemas.spark_types import spark_type
 from icefloe.schemas.transforms import partition_columns
 from icefloe.spark_errors import translated
 
-_QUANTILES = 63
-_GROUPS = 4096
+_CELLS = 4096
 _PREFIX_BYTES = 6  # of a text: what a double holds exactly
 
 
@@ -73,25 +74,42 @@ class SourceKey:
     @property
     def has_order(self) -> bool:
         """Whether the column's bounds say anything."""
-        return str(self.type) != "boolean"
+        return not isinstance(self.type, BooleanType)
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRange:
-    """The smallest and the largest value of a key, and a sample of what lies between."""
+class Cells:
+    """A key's values sorted into cells between two bounds; what lies outside has two more.
+
+    How values are sorted decides how fine the intervals found are, never whether they hold all.
+    """
 
     key: SourceKey
-    values: Interval | None  # None: every value is NULL, so that nothing matches
-    quantiles: tuple[float, ...]
+    low: Any
+    high: Any
+
+    @property
+    def number(self) -> Column:
+        """The cell of the source's value."""
+        if isinstance(self.key.type, StringType):
+            start = _common_bytes(self.low, self.high)
+            value = _text_ordinal(self.key.value, start)
+            low, high = (_number_of(text.encode()[start:]) for text in (self.low, self.high))
+        else:
+            value, low, high = _ordinal(self.key), ordinal_of(self.low), ordinal_of(self.high)
+        width = max((high - low) / _CELLS, 1e-9)
+        cell = F.floor((value - F.lit(low)) / F.lit(width))
+        return F.greatest(F.lit(-1), F.least(F.lit(_CELLS), cell)).cast("int")
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFacts:
-    """How large the source is, and the ranges of its keys."""
+    """How large the source is, and where the values of its keys lie."""
 
     rows: int
-    key_bytes: int  # of the columns that a probe of the table needs, about
-    ranges: tuple[KeyRange, ...]
+    bytes: int  # about, as rows in memory
+    key_bytes: int  # of the columns that a probe of the table needs
+    keys: tuple[KeyValues, ...]  # in the order of the keys asked for; no interval: all are NULL
 
 
 def comparable_keys(
@@ -106,65 +124,67 @@ def comparable_keys(
     return tuple(found)
 
 
-def measure(source: DataFrame, keys: Sequence[SourceKey], needed: Sequence[str]) -> SourceFacts:
-    """Count the source and find the ranges of its keys; one job.
+def measure(
+    source: DataFrame, keys: Sequence[SourceKey], needed: Sequence[str], cells: Cells | None = None
+) -> SourceFacts:
+    """Count the source and find where its keys lie; one job.
 
-    `needed` are the source columns that a probe of the table uses, for their size.
+    `needed` are the source columns that a probe of the table uses, for their size. The key of
+    `cells` is told in intervals with gaps between, the others as one interval each.
     """
-    wanted = [F.count(F.lit(1)).alias("rows"), _size(source, needed).alias("bytes")]
+    wanted = [
+        F.count(F.lit(1)).alias("rows"),
+        _size(source, source.columns).alias("bytes"),
+        _size(source, needed).alias("key_bytes"),
+    ]
     for i, key in enumerate(keys):
         wanted += [F.min(key.value).alias(f"min{i}"), F.max(key.value).alias(f"max{i}")]
-        sample = F.lit(None).cast("array<double>")
-        if _is_numeric(key.type):
-            parts = [(n + 1) / (_QUANTILES + 1) for n in range(_QUANTILES)]
-            sample = F.percentile_approx(_ordinal(key), parts, F.lit(1000))
-        wanted.append(sample.alias(f"sample{i}"))
     with translated():
-        told = source.agg(*wanted).toArrow()
-    ranges = [
-        KeyRange(
-            key,
-            _interval(told[f"min{i}"], told[f"max{i}"]),
-            tuple(told[f"sample{i}"][0].as_py() or ()),
-        )
-        for i, key in enumerate(keys)
-    ]
-    return SourceFacts(told["rows"][0].as_py(), told["bytes"][0].as_py() or 0, tuple(ranges))
+        grouped = source.groupBy(cells.number.alias("cell")) if cells else source.groupBy()
+        told = grouped.agg(*wanted).toArrow()
+    values = []
+    for i, key in enumerate(keys):
+        intervals = _intervals(told[f"min{i}"], told[f"max{i}"])
+        if not (cells and cells.key == key) and intervals:
+            intervals = ((intervals[0][0], max(high for _, high in intervals)),)
+        values.append(KeyValues(key.field_id, key.type, intervals))
+    rows, size, key_size = (
+        sum(n or 0 for n in told[name].to_pylist()) for name in ("rows", "bytes", "key_bytes")
+    )
+    return SourceFacts(rows, size, key_size, tuple(values))
 
 
-def range_expression(ranges: Sequence[KeyRange]) -> BooleanExpression:
-    """What the ranges demand of a matching row's columns."""
+def range_expression(keys: Sequence[SourceKey], values: Sequence[KeyValues]) -> BooleanExpression:
+    """What the keys' ranges demand of a matching row's columns."""
     demanded: BooleanExpression = AlwaysTrue()
-    for found in ranges:
-        if found.values is None:
+    for key, found in zip(keys, values, strict=True):
+        if not found.intervals:
             return AlwaysFalse()
-        if found.key.has_order:
-            low, high = (_literal(found.key.type, value) for value in found.values)
-            name = found.key.name
-            within = And(
-                GreaterThanOrEqual(term=name, value=low), LessThanOrEqual(term=name, value=high)
+        if key.has_order:
+            low, high = found.intervals[0][0], found.intervals[-1][1]
+            demanded = And(
+                demanded,
+                And(
+                    GreaterThanOrEqual(term=key.name, value=_literal(key.type, low)),
+                    LessThanOrEqual(term=key.name, value=_literal(key.type, high)),
+                ),
             )
-            demanded = And(demanded, within)
     return demanded
 
 
-def group_values(source: DataFrame, found: KeyRange) -> KeyValues:
-    """Intervals that hold every value of a key, cut where there are gaps; one job.
-
-    Values are grouped by a number that grows with them; how they are grouped decides how fine
-    the intervals are, never whether they hold all values.
-    """
-    key = found.key
-    with translated():
-        told = (
-            source.select(key.value.alias("v"), _group(found).alias("g"))
-            .filter(F.col("v").isNotNull())
-            .groupBy("g")
-            .agg(F.min("v").alias("low"), F.max("v").alias("high"))
-            .toArrow()
-        )
-    pairs = zip(_internal(told["low"]), _internal(told["high"]), strict=True)
-    return KeyValues(key.field_id, key.type, _disjoint(sorted(pairs)))
+def choose_cells(keys: Sequence[SourceKey], files: Sequence[DataFile]) -> Cells | None:
+    """Cells of the key whose bounds tell files apart best; None where none does."""
+    best: tuple[float, Cells] | None = None
+    for key in keys:
+        values = KeyValues(key.field_id, key.type, ())
+        bounds = [b for b in map(values.bounds, files) if b is not None]
+        if len(files) < 2 or not bounds or not key.has_order:
+            continue
+        cells = Cells(key, min(b[0] for b in bounds), max(b[1] for b in bounds))
+        span = _overlap(cells, bounds)
+        if best is None or span < best[0]:
+            best = (span, cells)
+    return best[1] if best else None
 
 
 def partition_values(
@@ -206,21 +226,35 @@ def _size(source: DataFrame, needed: Sequence[str]) -> Column:
         if isinstance(types[name], T.StringType | T.BinaryType):
             total = total + 8 + F.coalesce(F.octet_length(quoted(name)), F.lit(0))
         else:
-            total = total + types_size(types[name])
+            total = total + _fixed_size(types[name])
     return F.sum(total.cast("long"))
 
 
-def types_size(kind: T.DataType) -> int:
+def _fixed_size(kind: T.DataType) -> int:
     """Bytes of a value whose size does not depend on it; a guess for nested ones."""
     return 8 if isinstance(kind, T.AtomicType) else 64
 
 
-def _is_numeric(kind: PrimitiveType) -> bool:
-    return not isinstance(kind, StringType) and str(kind) != "boolean"
+def ordinal_of(value: Any) -> float:
+    """A number that grows with a value as Iceberg keeps it; for grouping only."""
+    return float(value) if isinstance(value, int | float | Decimal) else 0.0
+
+
+def _overlap(cells: Cells, bounds: Sequence[Interval]) -> float:
+    """How much of the whole range a file covers, on average."""
+    if isinstance(cells.key.type, StringType):
+        start = _common_bytes(cells.low, cells.high)
+
+        def place(value: Any) -> float:
+            return _number_of(value.encode()[start:])
+    else:
+        place = ordinal_of
+    whole = max(place(cells.high) - place(cells.low), 1e-9)
+    return sum(place(high) - place(low) for low, high in bounds) / whole / len(bounds)
 
 
 def _ordinal(key: SourceKey) -> Column:
-    """A number that grows with the key's value; for grouping and sampling only."""
+    """The same number of a value in Spark."""
     match key.type:
         case DateType():
             return F.unix_date(key.value).cast("double")
@@ -228,32 +262,6 @@ def _ordinal(key: SourceKey) -> Column:
             return F.unix_micros(key.value.cast("timestamp")).cast("double")
         case _:
             return key.value.cast("double")
-
-
-def ordinal_of(value: Any) -> float:
-    """The same number of a value as Iceberg keeps it."""
-    return float(value) if isinstance(value, int | float | Decimal) else 0.0
-
-
-def _group(found: KeyRange) -> Column:
-    if found.values is None:
-        return F.lit(0)
-    if not found.key.has_order:
-        return found.key.value.cast("int")
-    low, high = found.values
-    if isinstance(found.key.type, StringType):
-        start = _common_bytes(low, high)
-        return _cell(
-            _text_ordinal(found.key.value, start),
-            _number_of(low.encode()[start:]),
-            _number_of(high.encode()[start:]),
-        )
-    return _cell(_ordinal(found.key), ordinal_of(low), ordinal_of(high))
-
-
-def _cell(value: Column, low: float, high: float) -> Column:
-    width = max((high - low) / _GROUPS, 1e-9)
-    return F.floor((value - F.lit(low)) / F.lit(width)).cast("int")
 
 
 def _text_ordinal(value: Column, start: int) -> Column:
@@ -271,19 +279,16 @@ def _common_bytes(low: str, high: str) -> int:
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(low), len(high)))
 
 
-def _disjoint(pairs: list[Interval]) -> tuple[Interval, ...]:
+def _intervals(lows: pa.ChunkedArray, highs: pa.ChunkedArray) -> tuple[Interval, ...]:
+    """Disjoint intervals, ascending; pairs without values are left out."""
+    pairs = zip(_internal(lows), _internal(highs), strict=True)
     merged: list[Interval] = []
-    for low, high in pairs:
+    for low, high in sorted(pair for pair in pairs if pair[0] is not None):
         if merged and low <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
         else:
             merged.append((low, high))
     return tuple(merged)
-
-
-def _interval(low: pa.ChunkedArray, high: pa.ChunkedArray) -> Interval | None:
-    (least,), (most,) = _internal(low), _internal(high)
-    return None if least is None or most is None else (least, most)
 
 
 def _internal(column: pa.ChunkedArray) -> list[Any]:
