@@ -55,17 +55,19 @@ def run_peer(name: str, run: Run) -> dict[str, Any]:
         watched = _watch(name, run, remaining)
         table = next((event for event in watched.events if event["event"] == "table"), None)
         if table is None and "data_files" not in document:
-            reason = _without_paths(watched.failure or "it made no table", run.work)
+            reason = without_paths(watched.failure or "it made no table", run.work)
             return {"name": name, "status": "failed", "reason": reason}
         if "data_files" not in document:
             document["load_average_before"] = watched.load_average
             document |= {key: value for key, value in table.items() if key != "event"}
         found = [event for event in watched.events if event["event"] == "result"]
         results += [_result_document(event, watched, run.work) for event in found]
-        remaining = remaining[len(found) :]
+        told = {result["statement"] for result in results}
+        remaining = tuple(bound for bound in remaining if bound.statement.name not in told)
         if watched.failure and remaining and not (found and found[-1]["status"] == "failed"):
-            results.append(_lost(remaining[0], watched, run.work))
-            remaining = remaining[1:]
+            lost = _lost_at(watched, remaining)
+            results.append(_lost_document(lost, watched, run.work))
+            remaining = tuple(bound for bound in remaining if bound is not lost)
     return {**document, "results": results}
 
 
@@ -132,7 +134,7 @@ def _result_document(event: dict[str, Any], watched: Watched, work: Path) -> dic
     found = {key: value for key, value in event.items() if key not in ("event", "runs")}
     name = event["statement"]
     if "reason" in found:
-        found["reason"] = _without_paths(found["reason"], work)
+        found["reason"] = without_paths(found["reason"], work)
     if event.get("runs"):
         inout = watched.seen.inout.get(name, [])
         found["best_seconds"] = min(run["seconds"] for run in event["runs"])
@@ -144,16 +146,21 @@ def _result_document(event: dict[str, Any], watched: Watched, work: Path) -> dic
     return found
 
 
-def _lost(bound: BoundStatement, watched: Watched, work: Path) -> dict[str, Any]:
-    """The statement at which the process ended."""
+def _lost_at(watched: Watched, remaining: tuple[BoundStatement, ...]) -> BoundStatement:
+    """The statement at which a process ended: the one it warmed up with, or the next in turn."""
+    last = watched.events[-1].get("statement") if watched.events else None
+    return next((bound for bound in remaining if bound.statement.name == last), remaining[0])
+
+
+def _lost_document(bound: BoundStatement, watched: Watched, work: Path) -> dict[str, Any]:
     return {
         "statement": bound.statement.name,
         "status": "failed",
-        "reason": _without_paths(watched.failure or "", work),
+        "reason": without_paths(watched.failure or "", work),
         "memory_peak": watched.seen.peak.get(bound.statement.name),
     }
 
 
-def _without_paths(text: str, work: Path) -> str:
+def without_paths(text: str, work: Path) -> str:
     """A peer's message without where it ran, to be kept."""
     return text.replace(str(work), "WORK").replace(str(ROOT), "ROOT").replace(sys.prefix, "VENV")

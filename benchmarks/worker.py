@@ -54,7 +54,7 @@ class Parent:
 
 def main() -> None:
     job = json.loads(Path(sys.argv[1]).read_text())
-    parent = Parent(_take_stdout(), sys.stdin)
+    parent = Parent(take_stdout(), sys.stdin)
     peer = PEERS[job["peer"]].make(Path(job["folder"]))
     files = [Path(file) for file in job["files"]]
     statements = [_bound(given, files[0].parent) for given in job["statements"]]
@@ -71,7 +71,7 @@ def _bound(given: dict[str, Any], folder: Path) -> BoundStatement:
     return replace(bound, source=str(folder / bound.source)) if bound.source else bound
 
 
-def _take_stdout() -> TextIO:
+def take_stdout() -> TextIO:
     """The pipe to the parent; what libraries print goes to stderr from now on."""
     told = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -103,7 +103,8 @@ def _warm_up(peer: Peer, statements: Sequence[BoundStatement], parent: Parent) -
         if shape in seen or peer.reason_to_leave_out(bound):
             continue
         seen.add(shape)
-        parent.tell("progress", text=f"warming up: {bound.statement.name}")
+        name = bound.statement.name
+        parent.tell("progress", text=f"warming up: {name}", statement=name)
         originals = _sizes(peer.table_folder)
         try:
             peer.run(bound)
@@ -156,7 +157,7 @@ def _run_once(peer: Peer, bound: BoundStatement, parent: Parent) -> dict[str, An
         "bytes_written": sum(data.values()),
         "files_written": len(data),
         "metadata_bytes_written": sum(new.values()) - sum(data.values()),
-        "told": _plain(facts.told),
+        "told": plain(facts.told),
     }
 
 
@@ -194,7 +195,7 @@ def _metadata(path: Path) -> bool:
     return not _METADATA_FOLDERS.isdisjoint(path.parts)
 
 
-def _plain(told: Mapping[str, object]) -> dict[str, object]:
+def plain(told: Mapping[str, object]) -> dict[str, object]:
     """A peer's own figures: numbers and short texts only."""
     return {key: value for key, value in told.items() if isinstance(value, (int, float, str))}
 
