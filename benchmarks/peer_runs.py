@@ -25,6 +25,7 @@ class Run:
     files: tuple[Path, ...]
     statements: tuple[BoundStatement, ...]
     repetitions: int
+    warm_ups: int
     silence_s: float
     pythons: dict[str, str]
     driver_memory: str | None
@@ -106,6 +107,7 @@ def _job(
         "files": [str(file) for file in run.files],
         "statements": [bound.to_json() for bound in statements],
         "repetitions": run.repetitions,
+        "warm_ups": run.warm_ups,
     }
 
 

@@ -55,6 +55,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="kinds or single ones: " + ", ".join(names),
     )
     parser.add_argument("--repetitions", type=int, default=3, help="best of how many (3)")
+    parser.add_argument("--warm-ups", type=int, default=2, help="untimed runs of each kind (2)")
     parser.add_argument("--driver-memory", help="for every Spark: 2g; Spark's default otherwise")
     parser.add_argument("--name", help="of the result; the size's name unless given")
     parser.add_argument("--output", type=Path, help="another file for the result")
@@ -96,6 +97,7 @@ def _prepare(args: argparse.Namespace, size: Size, work: Path) -> Run:
         files,
         statements,
         args.repetitions,
+        args.warm_ups,
         args.silence,
         dict(given.split("=", 1) for given in args.python),
         args.driver_memory,
@@ -111,6 +113,7 @@ def _document(name: str, size: Size, run: Run, peers: list[dict[str, Any]]) -> d
         "machine": machine(),
         "size": {**asdict(size), "files": FILES, "seed": SEED},
         "repetitions": run.repetitions,
+        "warm_ups": run.warm_ups,
         "statements": [bound.to_json() for bound in run.statements],
         "peers": peers,
     }

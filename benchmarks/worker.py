@@ -59,7 +59,8 @@ def main() -> None:
     files = [Path(file) for file in job["files"]]
     statements = [_bound(given, files[0].parent) for given in job["statements"]]
     _set_up(peer, files, parent)
-    _warm_up(peer, statements, parent)
+    for _ in range(job["warm_ups"]):
+        _warm_up(peer, statements, parent)
     for bound in statements:
         _run_statement(peer, bound, job["repetitions"], parent)
     peer.close()
