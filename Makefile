@@ -9,7 +9,8 @@ PYTEST := $(BIN)/python -m pytest
 DEFAULT_TESTS := -m "not slow and not iceberg and not cluster"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo lint typing test test-all test-seed test-iceberg test-cluster bench lock clean
+.PHONY: help setup system demo lint typing test test-all test-seed test-iceberg test-cluster lock clean \
+  bench bench-merge bench-large bench-report
 
 help:  ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -57,8 +58,22 @@ test-cluster: setup  ## The smoke suite on a standalone cluster and over Spark C
 	ICEFLOE_TEST_BACKEND=cluster $(PYTEST) -m cluster tests/cluster
 	ICEFLOE_TEST_BACKEND=connect $(PYTEST) -m cluster tests/cluster
 
-bench: setup  ## DELETE and UPDATE against delta-rs and PyIceberg, in one run
-	$(BIN)/python -m benchmarks.run --size narrow
+BENCH_SIZE ?= narrow
+BENCH := $(BIN)/python -m benchmarks.run --size $(BENCH_SIZE) $(BENCH_OPTIONS)
+
+bench: setup $(ICEBERG_VENV)/.installed  ## DELETE, UPDATE and MERGE against four peers: BENCH_SIZE=wide make bench
+	$(BENCH)
+	$(MAKE) bench-report
+
+bench-merge: setup $(ICEBERG_VENV)/.installed  ## MERGE alone, with the same peers
+	$(BENCH) --statements merge --name $(BENCH_SIZE)-merge
+	$(MAKE) bench-report
+
+bench-large: setup  ## Upsert 20 million rows with 2 GB of memory
+	$(BIN)/python -m benchmarks.large_merge $(BENCH_OPTIONS)
+	$(MAKE) bench-report
+
+bench-report:
 	$(BIN)/python -m benchmarks.report benchmarks/results/*.json > docs/benchmarks.md
 
 lock:  ## Resolve dependencies anew

@@ -72,7 +72,7 @@ def bind(statement: Statement, size: Size, files: tuple[Path, ...]) -> BoundStat
         hit = (values >= chosen.low) & (values < chosen.high)
         changed += int(hit.sum())
         after.append(_apply(statement, batch, hit))
-    return BoundStatement(statement, chosen.sql, changed, digest_of(after))
+    return BoundStatement(statement, changed, digest_of(after), where=chosen.sql)
 
 
 def _apply(statement: Statement, batch: pa.RecordBatch, hit: np.ndarray) -> pa.RecordBatch:
@@ -84,29 +84,33 @@ def _apply(statement: Statement, batch: pa.RecordBatch, hit: np.ndarray) -> pa.R
 
 def _rows_of_file(size: Size, number: int) -> pa.Table:
     """Ids ascend over the files; every file has the same number of rows in each bucket."""
-    random = np.random.default_rng([SEED, number])
     rows = size.rows // FILES
+    return make_rows(size, np.random.default_rng([SEED, number]), number * rows, rows)
+
+
+def make_rows(size: Size, random: np.random.Generator, first: int, rows: int) -> pa.Table:
+    """Rows of the table's columns, with ids from `first` on."""
     columns = {
-        "id": pa.array(np.arange(number * rows, (number + 1) * rows, dtype=np.int64)),
+        "id": pa.array(np.arange(first, first + rows, dtype=np.int64)),
         "bucket": pa.array(random.permutation(np.arange(rows, dtype=np.int32) % 100)),
         "value": pa.array(random.integers(0, 1_000_000, rows)),
-        "name": _words(random, rows),
+        "name": words(random, rows),
     }
-    makers = (_longs, _doubles, _words)
+    makers = (longs, doubles, words)
     for extra in range(size.columns - _NARROW):
         make = makers[extra % len(makers)]
-        columns[f"{make.__name__.strip('_')}_{extra}"] = make(random, rows)
+        columns[f"{make.__name__}_{extra}"] = make(random, rows)
     return pa.table(columns)
 
 
-def _longs(random: np.random.Generator, rows: int) -> pa.Array:
+def longs(random: np.random.Generator, rows: int) -> pa.Array:
     return pa.array(random.integers(0, 10**12, rows))
 
 
-def _doubles(random: np.random.Generator, rows: int) -> pa.Array:
+def doubles(random: np.random.Generator, rows: int) -> pa.Array:
     return pa.array(random.normal(size=rows))
 
 
-def _words(random: np.random.Generator, rows: int) -> pa.Array:
+def words(random: np.random.Generator, rows: int) -> pa.Array:
     words = pa.array([f"customer-{number:06}" for number in range(_WORDS)])
     return words.take(pa.array(random.integers(0, _WORDS, rows)))

@@ -1,4 +1,4 @@
-"""Run one peer's process and watch it: what it tells, and the memory of its process tree."""
+"""Run one peer's process and watch it: what it tells, memory and input/output of its tree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ import psutil
 _SAMPLE_S = 0.05
 _MIB = 2**20
 
-Memory = dict[str, int]  # resident bytes of driver, jvm, workers and total
+Memory = dict[str, int]  # resident bytes of driver, jvm, workers and total; see `_part`
+InOut = dict[str, int]  # bytes through system calls (chars) and of the disk (bytes)
+_INOUT = ("read_chars", "write_chars", "read_bytes", "write_bytes")
 
 
 class PeerFailedError(Exception):
@@ -26,17 +28,26 @@ class PeerFailedError(Exception):
 
 
 @dataclass(slots=True)
-class MemoryOfStatements:
-    """Resident memory when a statement began (the first time), and the most while it ran."""
+class OfStatements:
+    """What was seen while statements ran, by their names."""
 
-    start: dict[str, Memory] = field(default_factory=dict)
+    start: dict[str, Memory] = field(default_factory=dict)  # when it began the first time
     peak: dict[str, Memory] = field(default_factory=dict)
+    inout: dict[str, list[InOut]] = field(default_factory=dict)  # one for each repetition
 
-    def add(self, statement: str, sample: Memory) -> None:
+    def add_memory(self, statement: str, sample: Memory) -> None:
         """Take one sample into account."""
         self.start.setdefault(statement, sample)
         known = self.peak.setdefault(statement, sample)
-        self.peak[statement] = {part: max(known[part], sample[part]) for part in sample}
+        parts = known.keys() | sample.keys()
+        self.peak[statement] = {
+            part: max(known.get(part, 0), sample.get(part, 0)) for part in sorted(parts)
+        }
+
+    def add_inout(self, statement: str, before: InOut, after: InOut) -> None:
+        """Take one repetition into account."""
+        used = {part: after[part] - before[part] for part in after.keys() & before.keys()}
+        self.inout.setdefault(statement, []).append(dict(sorted(used.items())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +55,9 @@ class Watched:
     """Everything that came out of a peer's process."""
 
     events: tuple[dict[str, Any], ...]
-    memory: MemoryOfStatements
+    seen: OfStatements
     load_average: float
+    failure: str | None = None  # why the process ended before it was done
 
 
 def sample_tree(process: psutil.Process) -> Memory:
@@ -53,11 +65,47 @@ def sample_tree(process: psutil.Process) -> Memory:
     parts = {"driver": _resident(process), "jvm": 0, "workers": 0}
     for child in process.children(recursive=True):
         try:
-            part = "jvm" if child.name() == "java" else "workers"
+            part = _part(child)
         except psutil.Error:
             continue
-        parts[part] += _resident(child)
+        if part is not None:
+            parts[part] = parts.get(part, 0) + _resident(child)
     return {**parts, "total": sum(parts.values())}
+
+
+def _part(child: psutil.Process) -> str | None:
+    """Python workers, the driver's JVM; on a cluster also executors' JVMs and master's, worker's.
+
+    None for a thread of a JVM that was forked to become another program, a shell say: it still
+    has the JVM's memory, which would be counted twice.
+    """
+    name, command = child.name(), child.cmdline()
+    if not command or Path(command[0]).name != "java":
+        return "workers" if name.startswith("python") else "others"
+    if name != "java":
+        return None
+    if any("CoarseGrainedExecutorBackend" in word for word in command):
+        return "executors"
+    services = ("org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker")
+    return "services" if any(word in services for word in command) else "jvm"
+
+
+def inout_of_tree(process: psutil.Process) -> InOut:
+    """Bytes that a process tree has read and written so far; empty where the system can't tell.
+
+    What an ended process did is counted in the parent that waited for it.
+    """
+    found = dict.fromkeys(_INOUT, 0)
+    for one in (process, *process.children(recursive=True)):
+        try:
+            counters = one.io_counters()
+            for part in _INOUT:
+                found[part] += int(getattr(counters, part))
+        except psutil.Error:
+            continue
+        except AttributeError:  # not on Linux
+            return {}
+    return found
 
 
 def watch(
@@ -70,25 +118,49 @@ def watch(
 ) -> Watched:
     """Run a peer's process to its end; `show` is called with everything it tells."""
     load = os.getloadavg()[0]
-    memory = MemoryOfStatements()
-    events = []
-    with _process(command, folder, environment) as worker:
-        tree = psutil.Process(worker.pid)
-        phase: str | None = None
-        for event in _events(worker, silence_s):
-            if event is None:  # time for a sample
-                if phase is not None:
-                    memory.add(phase, sample_tree(tree))
-                continue
-            if event["event"] != "phase":
+    seen = OfStatements()
+    events: list[dict[str, Any]] = []
+    try:
+        with _process(command, folder, environment) as worker:
+            for event in _events_outside_statements(worker, silence_s, seen):
                 events.append(event)
                 show(event)
-                continue
-            memory.add(event["name"] or phase or "idle", sample_tree(tree))
-            phase = event["name"]
-            worker.stdin.write(b"\n")
-            worker.stdin.flush()
-    return Watched(tuple(events), memory, load)
+    except PeerFailedError as failed:
+        return Watched(tuple(events), seen, load, str(failed))
+    return Watched(tuple(events), seen, load)
+
+
+def _events_outside_statements(
+    worker: subprocess.Popen[bytes], silence_s: float, seen: OfStatements
+) -> Iterator[dict[str, Any]]:
+    """What the worker tells; statements are watched while they run."""
+    tree = psutil.Process(worker.pid)
+    phase: str | None = None
+    before: InOut = {}
+    for event in _events(worker, silence_s):
+        if event is None:  # time for a sample
+            if phase is not None:
+                seen.add_memory(phase, sample_tree(tree))
+            continue
+        if event["event"] != "phase":
+            yield event
+            continue
+        if phase is not None:
+            seen.add_inout(phase, before, inout_of_tree(tree))
+        phase = event["name"] or phase
+        if phase is not None:
+            seen.add_memory(phase, sample_tree(tree))
+        phase = event["name"]
+        before = inout_of_tree(tree)
+        _answer(worker)
+
+
+def _answer(worker: subprocess.Popen[bytes]) -> None:
+    try:
+        worker.stdin.write(b"\n")
+        worker.stdin.flush()
+    except OSError as gone:
+        raise PeerFailedError("the process ended early") from gone
 
 
 @contextmanager

@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 _OURS = "icefloe-"
+_MODES = ("-cow", "-mor")
+_LARGE_MERGE = "large-merge"
 _INTRODUCTION = """# Benchmarks
 
 Made by `python -m benchmarks.report` from the files in `benchmarks/results/`; see
 `benchmarks/README.md` for what is measured and how to run it again. Seconds are the best of the
-repetitions, in a warm session. In brackets: that peer's seconds divided by icefloe's, copy-on-write
-first, then merge-on-read where both were run; above 1, icefloe is faster."""
+repetitions, in a warm session. In brackets: that peer's seconds divided by icefloe's; above 1,
+icefloe is faster. A peer that works in one mode (`-cow`, `-mor`) is compared with icefloe in the
+same mode, others with both: copy-on-write first, then merge-on-read. A dash: see what is missing,
+below the tables."""
 
 Cell = Callable[[dict[str, Any], dict[str, Any]], str]
 
@@ -27,7 +31,11 @@ def main(paths: Sequence[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     documents = [json.loads(Path(path).read_text()) for path in paths]
-    print("\n\n".join([_INTRODUCTION, *map(section, documents)]))
+    large = [found for found in documents if found.get("kind") == _LARGE_MERGE]
+    sections = [section(found) for found in documents if found not in large]
+    if large:
+        sections.append(large_section(large))
+    print("\n\n".join([_INTRODUCTION, *sections]))
     return 0
 
 
@@ -41,6 +49,7 @@ def section(document: dict[str, Any]) -> str:
         _table(document, peers, _seconds_cell(peers)),
         "### Written by one statement, MiB (data and delete files)",
         _table(document, peers, _written_cell),
+        *_read_table(document, peers),
         "### Peak resident memory, MiB: total (driver + JVM + Python workers)",
         _table(document, peers, _memory_cell),
         "### Tables and versions",
@@ -75,6 +84,8 @@ def _table(document: dict[str, Any], peers: Sequence[dict[str, Any]], cell: Cell
 
 
 def _title(statement: dict[str, Any]) -> str:
+    if statement.get("merge"):
+        return str(statement["merge"]["title"])
     place = "in one file" if statement["placement"] == "clustered" else statement["placement"]
     return f"{statement['kind']} {statement['fraction']:.0%}, {place}".replace("%", " %")
 
@@ -86,9 +97,10 @@ def _seconds_cell(peers: Sequence[dict[str, Any]]) -> Cell:
     def cell(peer: dict[str, Any], result: dict[str, Any]) -> str:
         seconds = result["best_seconds"]
         shown = f"{seconds:.2f}"
-        if peer in ours or not ours:
+        against = [mine for mine in ours if _comparable(peer["name"], mine["name"])]
+        if peer in ours or not against:
             return shown
-        results = [_result(mine, result["statement"]) for mine in ours]
+        results = [_result(mine, result["statement"]) for mine in against]
         ratios = [
             f"{seconds / mine['best_seconds']:.2f}×" if mine.get("status") == "ok" else "–"
             for mine in results
@@ -98,8 +110,27 @@ def _seconds_cell(peers: Sequence[dict[str, Any]]) -> Cell:
     return cell
 
 
+def _comparable(peer: str, mine: str) -> bool:
+    """Whether a peer is compared with one of icefloe's modes."""
+    return not peer.endswith(_MODES) or peer[-4:] == mine[-4:]
+
+
 def _written_cell(_peer: dict[str, Any], result: dict[str, Any]) -> str:
     return f"{result['runs'][0]['bytes_written'] / 2**20:.1f}"
+
+
+def _read_table(document: dict[str, Any], peers: Sequence[dict[str, Any]]) -> list[str]:
+    """Nothing for results that were made before this was recorded."""
+    runs = [run for peer in peers for result in peer["results"] for run in result.get("runs", [])]
+    if not any(run.get("io") for run in runs):
+        return []
+    heading = "### Read by one statement, MiB (system calls of the whole process tree)"
+    return [heading, _table(document, peers, _read_cell)]
+
+
+def _read_cell(_peer: dict[str, Any], result: dict[str, Any]) -> str:
+    used = result["runs"][0].get("io")
+    return f"{used['read_chars'] / 2**20:.1f}" if used else "–"
 
 
 def _memory_cell(_peer: dict[str, Any], result: dict[str, Any]) -> str:
@@ -121,6 +152,33 @@ def _peer_table(peers: Sequence[dict[str, Any]]) -> str:
         for peer in peers
     ]
     return _markdown(["peer", "data files", "MiB", "load average before", "versions"], rows)
+
+
+def large_section(documents: Sequence[dict[str, Any]]) -> str:
+    """Upserts of a large source with little memory: one row for each run."""
+    head = ["run", "rows", "source", "mode", "where", "seconds", "right", "MiB written", "peak MiB"]
+    rows = [
+        [
+            document["name"],
+            f"{document['target_rows']:,}",
+            f"{document['source_rows']:,}",
+            document["mode"],
+            f"{document['where']}, {document['memory']}",
+            f"{document['seconds']:.1f}" if document["status"] == "ok" else document["status"],
+            "yes" if document["status"] == "ok" else _first_line(document["reason"]),
+            f"{document['bytes_written'] / 2**20:.0f}" if document["status"] == "ok" else "–",
+            ", ".join(f"{part} {round(n / 2**20)}" for part, n in document["memory_peak"].items()),
+        ]
+        for document in documents
+    ]
+    about = (
+        "Upsert of a source as large as the table, half of its rows new, made by "
+        "`python -m benchmarks.large_merge`; the memory given is that of the driver "
+        "(local: of the one JVM), on a cluster also that of the executor. Peaks are resident "
+        "memory by kind of process: driver is the Python process, jvm the driver's JVM, workers "
+        "are the Python workers."
+    )
+    return "\n\n".join(["## Large upserts", about, _markdown(head, rows)])
 
 
 def _missing(document: dict[str, Any]) -> list[str]:

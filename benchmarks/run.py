@@ -7,37 +7,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks.data import FILES, SEED, SIZES, Size, bind, input_files
 from benchmarks.machine import commit_of, machine
-from benchmarks.measure import PeerFailedError, Watched, mebibytes, watch
+from benchmarks.peer_runs import ROOT, Run, run_peer, say
 from benchmarks.peers import DEFAULT_PEERS, PEERS
-from benchmarks.statements import STATEMENTS, BoundStatement
+from benchmarks.sources import bind_merge
+from benchmarks.statements import STATEMENTS, Kind
 
-_ROOT = Path(__file__).resolve().parent.parent
 _RESULTS = Path(__file__).resolve().parent / "results"
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What is run, and where."""
-
-    work: Path
-    files: tuple[Path, ...]
-    statements: tuple[BoundStatement, ...]
-    repetitions: int
-    silence_s: float
-    pythons: dict[str, str]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,22 +32,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as cleanup:
         work = _work_folder(args.work, cleanup)
         run = _prepare(args, size, work)
-        peers = [_run_peer(name, run, keep=args.keep) for name in args.peers]
+        peers = [run_peer(name, run) for name in args.peers]
     output = args.output or _RESULTS / f"{args.name or size.name}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(_document(output.stem, size, run, peers), indent=2) + "\n")
-    _say(f"wrote {output}")
+    say(f"wrote {output}")
     return 1 if _has_failure(peers) else 0
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    names = [statement.name for statement in STATEMENTS]
+    names = [*Kind, *(statement.name for statement in STATEMENTS)]
     parser = argparse.ArgumentParser(prog="benchmarks.run", description=__doc__)
     parser.add_argument("--size", choices=SIZES, default="tiny")
     parser.add_argument("--rows", type=int, help="another number of rows, in multiples of 800")
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=DEFAULT_PEERS)
-    parser.add_argument("--statements", nargs="+", choices=names, default=names)
+    parser.add_argument(
+        "--statements",
+        nargs="+",
+        choices=names,
+        default=list(Kind),
+        metavar="KIND|NAME",
+        help="kinds or single ones: " + ", ".join(names),
+    )
     parser.add_argument("--repetitions", type=int, default=3, help="best of how many (3)")
+    parser.add_argument("--warm-ups", type=int, default=2, help="untimed runs of each kind (2)")
+    parser.add_argument("--driver-memory", help="for every Spark: 2g; Spark's default otherwise")
     parser.add_argument("--name", help="of the result; the size's name unless given")
     parser.add_argument("--output", type=Path, help="another file for the result")
     parser.add_argument("--work", type=Path, help="folder for rows and tables; a temporary one")
@@ -93,94 +88,32 @@ def _work_folder(given: Path | None, cleanup: ExitStack) -> Path:
 
 
 def _prepare(args: argparse.Namespace, size: Size, work: Path) -> Run:
-    _say(f"input: {size.rows:,} rows, {size.columns} columns, {FILES} files")
+    say(f"input: {size.rows:,} rows, {size.columns} columns, {FILES} files")
     files = input_files(size, work / "input")
-    statements = tuple(bind(s, size, files) for s in STATEMENTS if s.name in args.statements)
-    pythons = dict(given.split("=", 1) for given in args.python)
-    return Run(work, files, statements, args.repetitions, args.silence, pythons)
-
-
-def _run_peer(name: str, run: Run, *, keep: bool) -> dict[str, Any]:
-    _say(f"{name}:")
-    folder = run.work / "tables" / name
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    job = folder / "job.json"
-    job.write_text(json.dumps(_job(name, folder, run)))
-    paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
-    try:
-        watched = watch(
-            [run.pythons.get(name, sys.executable), "-m", "benchmarks.worker", str(job)],
-            folder=folder,
-            environment={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            silence_s=run.silence_s,
-            show=_show,
-        )
-    except PeerFailedError as failed:
-        _say(f"  FAILED: {failed}")
-        return {"name": name, "status": "failed", "reason": _without_paths(str(failed), run.work)}
-    finally:
-        if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
-    return _peer_document(name, watched, run.work)
-
-
-def _job(name: str, folder: Path, run: Run) -> dict[str, Any]:
-    return {
-        "peer": name,
-        "folder": str(folder),
-        "files": [str(file) for file in run.files],
-        "statements": [bound.to_json() for bound in run.statements],
-        "repetitions": run.repetitions,
-    }
-
-
-def _show(event: dict[str, Any]) -> None:
-    match event:
-        case {"event": "progress", "text": text}:
-            _say(f"  {text}")
-        case {"event": "table", "data_bytes": data_bytes, "setup_seconds": seconds}:
-            _say(f"  table of {mebibytes(data_bytes)} MiB made in {seconds:.1f} s")
-        case {"event": "result", "status": "ok", "statement": name, "runs": runs}:
-            times = " ".join(f"{run['seconds']:.3f}" for run in runs)
-            _say(f"  {name}: {times} s, {runs[0]['bytes_written'] / 2**20:.1f} MiB written")
-        case {"event": "result", "status": status, "statement": name, "reason": reason}:
-            _say(f"  {name}: {status}: {reason}")
-
-
-def _peer_document(name: str, watched: Watched, work: Path) -> dict[str, Any]:
-    table = next(event for event in watched.events if event["event"] == "table")
-    results = [event for event in watched.events if event["event"] == "result"]
-    return {
-        "name": name,
-        "status": "ok",
-        "load_average_before": watched.load_average,
-        **{key: value for key, value in table.items() if key != "event"},
-        "results": [_result_document(event, watched, work) for event in results],
-    }
-
-
-def _result_document(event: dict[str, Any], watched: Watched, work: Path) -> dict[str, Any]:
-    found = {key: value for key, value in event.items() if key not in ("event", "runs")}
-    name = event["statement"]
-    if "reason" in found:
-        found["reason"] = _without_paths(found["reason"], work)
-    if event.get("runs"):
-        found["best_seconds"] = min(run["seconds"] for run in event["runs"])
-        found["runs"] = event["runs"]
-        found["memory_at_start"] = watched.memory.start.get(name)
-        found["memory_peak"] = watched.memory.peak.get(name)
-    return found
+    chosen = [s for s in STATEMENTS if s.name in args.statements or s.kind in args.statements]
+    statements = tuple((bind_merge if s.merge else bind)(s, size, files) for s in chosen)
+    return Run(
+        work,
+        files,
+        statements,
+        args.repetitions,
+        args.warm_ups,
+        args.silence,
+        dict(given.split("=", 1) for given in args.python),
+        args.driver_memory,
+        args.keep,
+    )
 
 
 def _document(name: str, size: Size, run: Run, peers: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "name": name,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit_of(_ROOT),
+        "commit": commit_of(ROOT),
         "machine": machine(),
         "size": {**asdict(size), "files": FILES, "seed": SEED},
         "repetitions": run.repetitions,
+        "warm_ups": run.warm_ups,
         "statements": [bound.to_json() for bound in run.statements],
         "peers": peers,
     }
@@ -190,15 +123,6 @@ def _has_failure(peers: list[dict[str, Any]]) -> bool:
     found = [peer["status"] for peer in peers]
     found += [result["status"] for peer in peers for result in peer.get("results", [])]
     return "failed" in found
-
-
-def _without_paths(text: str, work: Path) -> str:
-    """A peer's message without where it ran, to be kept."""
-    return text.replace(str(work), "WORK").replace(str(_ROOT), "ROOT").replace(sys.prefix, "VENV")
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -7,17 +7,19 @@ from enum import StrEnum
 from typing import Any, Self
 
 from benchmarks.digest import Digest
+from benchmarks.merges import MERGES, Clause, Merge
 
 
 class Kind(StrEnum):
-    """What a statement does to the rows of its predicate."""
+    """What a statement is."""
 
     DELETE = "delete"
     UPDATE = "update"  # one column: value = value + 1
+    MERGE = "merge"  # by key, see `merges.py`
 
 
 class Placement(StrEnum):
-    """Where the rows of the predicate lie."""
+    """Where the rows that change lie."""
 
     SPREAD = "spread"  # in every file
     CLUSTERED = "clustered"  # in one file
@@ -53,26 +55,46 @@ class Statement:
     kind: Kind
     fraction: float
     placement: Placement
+    merge: Merge | None = None
+
+    @property
+    def shape(self) -> tuple[Kind, tuple[Clause, ...]]:
+        """Statements of one shape warm each other up."""
+        return self.kind, self.merge.clauses if self.merge else ()
 
     def chosen(self, rows: int) -> ValueRange:
-        """Which of the table's rows the statement changes."""
+        """Which of the table's rows an UPDATE or DELETE changes."""
         if self.placement is Placement.CLUSTERED:
-            # The fourth of eight files holds the ids from 37.5 % to 50 % of all.
-            first = rows * 38 // 100
+            first = clustered_start(rows)
             return ValueRange("id", first, first + round(rows * self.fraction))
         buckets = round(100 * self.fraction)
         return ValueRange("bucket", 7, 8) if buckets == 1 else ValueRange("bucket", 0, buckets)
+
+
+def clustered_start(rows: int) -> int:
+    """The first id of clustered rows: the fourth of eight files has those from 37.5 % to 50 %."""
+    return rows * 38 // 100
 
 
 def _statement(kind: Kind, percent: int, placement: Placement) -> Statement:
     return Statement(f"{kind}-{percent}-{placement}", kind, percent / 100, placement)
 
 
-STATEMENTS = tuple(
-    _statement(kind, percent, placement)
-    for kind in Kind
-    for percent in (1, 10)
-    for placement in Placement
+def _merge(name: str, merge: Merge) -> Statement:
+    source = merge.source
+    placement = Placement.CLUSTERED if source.clustered else Placement.SPREAD
+    fraction = source.changed + source.deleted or source.new
+    return Statement(name, Kind.MERGE, fraction, placement, merge)
+
+
+STATEMENTS = (
+    *(
+        _statement(kind, percent, placement)
+        for kind in (Kind.DELETE, Kind.UPDATE)
+        for percent in (1, 10)
+        for placement in Placement
+    ),
+    *(_merge(name, merge) for name, merge in MERGES.items()),
 )
 
 
@@ -81,9 +103,12 @@ class BoundStatement:
     """A statement on rows of a known number, with what must come out of it."""
 
     statement: Statement
-    where: str
     rows_changed: int
     after: Digest
+    where: str = ""  # DELETE and UPDATE
+    source: str = ""  # MERGE: the name of a Parquet file beside the input, or its path
+    source_rows: int = 0
+    source_bytes: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As JSON types."""
@@ -98,5 +123,6 @@ class BoundStatement:
             Kind(fields["kind"]),
             fields["fraction"],
             Placement(fields["placement"]),
+            Merge.from_json(fields["merge"]) if fields["merge"] else None,
         )
-        return cls(statement, given["where"], given["rows_changed"], Digest(**given["after"]))
+        return cls(**{**given, "statement": statement, "after": Digest(**given["after"])})

@@ -18,6 +18,7 @@ class PeerSpec:
     module: str
     factory: str
     options: tuple[tuple[str, str], ...] = ()
+    environment: str | None = None  # a virtual environment of its own, made by the Makefile
 
     def make(self, folder: Path) -> Peer:
         """The peer, with its tables under `folder`."""
@@ -27,14 +28,30 @@ class PeerSpec:
 
 _ICEFLOE = ("benchmarks.peers.icefloe_peer", "IcefloePeer")
 _DELTARS = ("benchmarks.peers.deltars", "DeltaRsPeer")
+_ICEBERG = ("benchmarks.peers.iceberg_peer", "IcebergPeer")
 _PYICEBERG = ("benchmarks.peers.pyiceberg_peer", "PyIcebergPeer")
+
+
+def _iceberg(mode: str) -> PeerSpec:
+    return PeerSpec(*_ICEBERG, (("mode", mode),), environment=".venv-iceberg")
+
 
 PEERS = {
     "icefloe-cow": PeerSpec(*_ICEFLOE, (("mode", "copy-on-write"),)),
     "icefloe-mor": PeerSpec(*_ICEFLOE, (("mode", "merge-on-read"),)),
+    "iceberg-cow": _iceberg("copy-on-write"),
+    "iceberg-mor": _iceberg("merge-on-read"),
     "deltars": PeerSpec(*_DELTARS),  # as it comes: DELETE writes zstd, all else Snappy
     "deltars-zstd": PeerSpec(*_DELTARS, (("compression", "ZSTD"),)),  # as Iceberg's default is
+    "deltars-collected": PeerSpec(*_DELTARS, (("source", "collected"),)),
     "pyiceberg": PeerSpec(*_PYICEBERG, (("update_by", "upsert"),)),
     "pyiceberg-overwrite": PeerSpec(*_PYICEBERG, (("update_by", "overwrite"),)),
 }
-DEFAULT_PEERS = ("icefloe-cow", "icefloe-mor", "deltars", "pyiceberg")
+DEFAULT_PEERS = (
+    "icefloe-cow",
+    "icefloe-mor",
+    "iceberg-cow",
+    "iceberg-mor",
+    "deltars",
+    "pyiceberg",
+)

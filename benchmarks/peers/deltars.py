@@ -9,8 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder, WriterProperties, write_deltalake
+from deltalake.table import TableMerger
 
 from benchmarks.digest import AGGREGATES, Digest
+from benchmarks.merges import ON, OPERATION, Action, Clause, When
 from benchmarks.peers.peer import Facts
 from benchmarks.statements import ASSIGNED_COLUMN, ASSIGNED_EXPRESSION, BoundStatement, Kind
 
@@ -18,9 +20,16 @@ _TARGET_FILE_BYTES = 2**30
 
 
 class DeltaRsPeer:
-    """The `deltalake` package, with its own defaults or another compression."""
+    """The `deltalake` package, with its own defaults or another compression.
 
-    def __init__(self, folder: Path, compression: str | None = None) -> None:
+    A "streamed" source, its default for MERGE, gives it no bounds of the keys to skip files by; a
+    "collected" one does.
+    """
+
+    def __init__(
+        self, folder: Path, compression: str | None = None, source: str = "streamed"
+    ) -> None:
+        self._source = source
         self._folder = folder / "rows"
         self._compression = compression
         self._writer = WriterProperties(compression=compression) if compression else None
@@ -43,20 +52,37 @@ class DeltaRsPeer:
         self._table = DeltaTable(self._folder)
         self._base = self._table.version()
 
-    def reason_to_leave_out(self, bound: BoundStatement) -> str | None:
-        known = bound.statement.kind in (Kind.DELETE, Kind.UPDATE)
-        return None if known else f"no {bound.statement.kind} here yet"
+    def reason_to_leave_out(self, _bound: BoundStatement) -> str | None:
+        return None
 
     def run(self, bound: BoundStatement) -> Facts:
         if bound.statement.kind is Kind.DELETE:
             told = self._table.delete(bound.where, writer_properties=self._writer)
             return Facts(told["num_deleted_rows"], told=told)
+        if bound.statement.kind is Kind.MERGE:
+            return self._merge(bound)
         told = self._table.update(
             updates={ASSIGNED_COLUMN: ASSIGNED_EXPRESSION},
             predicate=bound.where,
             writer_properties=self._writer,
         )
         return Facts(told["num_updated_rows"], told=told)
+
+    def _merge(self, bound: BoundStatement) -> Facts:
+        merger = self._table.merge(
+            pq.read_table(bound.source),
+            predicate=ON,
+            source_alias="source",
+            target_alias="target",
+            writer_properties=self._writer,
+            streamed_exec=self._source == "streamed",
+        )
+        others = [OPERATION] if bound.statement.merge.source.operations else None
+        for clause in bound.statement.merge.clauses:
+            merger = _with_clause(merger, clause, others)
+        told = merger.execute()
+        kinds = ("inserted", "updated", "deleted")
+        return Facts(sum(told[f"num_target_rows_{kind}"] for kind in kinds), told=told)
 
     def settle(self, facts: Facts) -> Facts:
         return facts
@@ -73,8 +99,22 @@ class DeltaRsPeer:
         return {
             "deltalake": version("deltalake"),
             "pyarrow": version("pyarrow"),
+            "source of MERGE": self._source,
             "compression": self._compression or "its defaults: DELETE zstd, all else Snappy",
         }
 
     def close(self) -> None:
         self._table = None
+
+
+def _with_clause(merger: TableMerger, clause: Clause, others: list[str] | None) -> TableMerger:
+    match clause.when, clause.action:
+        case When.MATCHED, Action.UPDATE_ALL:
+            return merger.when_matched_update_all(clause.condition, except_cols=others)
+        case When.MATCHED, Action.DELETE:
+            return merger.when_matched_delete(clause.condition)
+        case When.NOT_MATCHED, Action.INSERT_ALL:
+            return merger.when_not_matched_insert_all(clause.condition, except_cols=others)
+        case When.NOT_MATCHED_BY_SOURCE, Action.DELETE:
+            return merger.when_not_matched_by_source_delete(clause.condition)
+    raise NotImplementedError(clause.sql)

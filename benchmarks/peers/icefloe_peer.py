@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pyspark
 
 import icefloe
 from benchmarks.digest import AGGREGATES, Digest
+from benchmarks.merges import ON, Action, Clause, When
 from benchmarks.peers.peer import Facts
 from benchmarks.statements import ASSIGNED_COLUMN, ASSIGNED_EXPRESSION, BoundStatement, Kind
 
@@ -46,16 +48,26 @@ class IcefloePeer:
         self._base = self._table.snapshot_id
 
     def reason_to_leave_out(self, bound: BoundStatement) -> str | None:
-        known = bound.statement.kind in (Kind.DELETE, Kind.UPDATE)
-        return None if known else f"no {bound.statement.kind} here yet"
+        if bound.statement.kind is Kind.MERGE and not hasattr(icefloe.Table, "merge"):
+            return "this version of icefloe has no MERGE"
+        return None
 
     def run(self, bound: BoundStatement) -> Facts:
-        if bound.statement.kind is Kind.DELETE:
-            statement = self._table.delete()
-        else:
-            statement = self._table.update().set(ASSIGNED_COLUMN, ASSIGNED_EXPRESSION)
-        result = statement.where(bound.where).with_options(mode=self._mode).execute()
+        statement = self._statement(bound).with_options(mode=self._mode)
+        result = statement.execute()
         return Facts(result.total_affected, told=asdict(result))
+
+    def _statement(self, bound: BoundStatement) -> Any:
+        match bound.statement.kind:
+            case Kind.DELETE:
+                return self._table.delete().where(bound.where)
+            case Kind.UPDATE:
+                update = self._table.update().set(ASSIGNED_COLUMN, ASSIGNED_EXPRESSION)
+                return update.where(bound.where)
+        merge = self._table.merge(self._lake.spark.read.parquet(bound.source), on=ON)
+        for clause in bound.statement.merge.clauses:
+            merge = _with_clause(merge, clause)
+        return merge
 
     def settle(self, facts: Facts) -> Facts:
         return facts
@@ -83,3 +95,21 @@ class IcefloePeer:
 
     def close(self) -> None:
         self._lake.stop()
+
+
+def _with_clause(merge: Any, clause: Clause) -> Any:
+    condition = () if clause.condition is None else (str(clause.condition),)
+    match clause.when:
+        case When.MATCHED:
+            when = merge.when_matched(*condition)
+        case When.NOT_MATCHED:
+            when = merge.when_not_matched(*condition)
+        case When.NOT_MATCHED_BY_SOURCE:
+            when = merge.when_not_matched_by_source(*condition)
+    match clause.action:
+        case Action.UPDATE_ALL:
+            return when.update_all()
+        case Action.INSERT_ALL:
+            return when.insert_all()
+        case Action.DELETE:
+            return when.delete()

@@ -1,4 +1,4 @@
-"""PyIceberg alone: DELETE is its own, UPDATE is put together from what it has."""
+"""PyIceberg alone: DELETE is its own, UPDATE is put together from what it has, MERGE is upsert."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
 from benchmarks.digest import COLUMNS, Digest, digest_of
+from benchmarks.merges import INSERT_ONLY, KEY, UPSERT
 from benchmarks.peers.peer import Facts
 from benchmarks.statements import ASSIGNED_COLUMN, BoundStatement, Kind
 
@@ -48,30 +49,34 @@ class PyIcebergPeer:
         self._base = self._snapshot_id
 
     def reason_to_leave_out(self, bound: BoundStatement) -> str | None:
-        match bound.statement.kind:
-            case Kind.DELETE:
-                return None
-            case Kind.UPDATE if self._update_by == "overwrite":
-                return None
-            case Kind.UPDATE if bound.rows_changed <= _UPSERT_ROWS:
-                return None
-            case Kind.UPDATE:
-                return (
-                    f"PyIceberg has no UPDATE, and its upsert is slow: {bound.rows_changed:,} rows "
-                    f"are more than the {_UPSERT_ROWS:,} that are tried"
-                )
-        return f"no {bound.statement.kind} here yet"
+        if bound.statement.kind is Kind.DELETE:
+            return None
+        if bound.statement.kind is Kind.MERGE:
+            return _reason_to_leave_out_merge(bound)
+        if self._update_by == "overwrite" or bound.rows_changed <= _UPSERT_ROWS:
+            return None
+        return f"PyIceberg has no UPDATE, and {_too_many(bound.rows_changed)}"
 
     def run(self, bound: BoundStatement) -> Facts:
         if bound.statement.kind is Kind.DELETE:
             self._table.delete(bound.where)
             return Facts()
+        if bound.statement.kind is Kind.MERGE:
+            return self._upsert(bound)
         rows = _with_value_added(self._table.scan(bound.where).to_arrow())
         if self._update_by == "overwrite":
             self._table.overwrite(rows, overwrite_filter=bound.where)
             return Facts(rows.num_rows)
-        result = self._table.upsert(rows, join_cols=["id"])
+        result = self._table.upsert(rows, join_cols=[KEY])
         return Facts(result.rows_updated)
+
+    def _upsert(self, bound: BoundStatement) -> Facts:
+        result = self._table.upsert(
+            pq.read_table(bound.source),
+            join_cols=[KEY],
+            when_matched_update_all=bound.statement.merge.clauses == UPSERT,
+        )
+        return Facts(result.rows_updated + result.rows_inserted)
 
     def settle(self, facts: Facts) -> Facts:
         """A delete tells no count: the totals of the snapshots do."""
@@ -105,6 +110,18 @@ class PyIcebergPeer:
 
     def _total_rows(self, snapshot_id: int) -> int:
         return int(self._table.snapshot_by_id(snapshot_id).summary["total-records"])
+
+
+def _reason_to_leave_out_merge(bound: BoundStatement) -> str | None:
+    if bound.statement.merge.clauses not in (UPSERT, INSERT_ONLY):
+        return "PyIceberg has no MERGE, and its upsert has neither conditions nor deletes"
+    if bound.source_rows > _UPSERT_ROWS:
+        return _too_many(bound.source_rows)
+    return None
+
+
+def _too_many(rows: int) -> str:
+    return f"its upsert is slow: {rows:,} rows are more than the {_UPSERT_ROWS:,} that are tried"
 
 
 def _with_value_added(rows: pa.Table) -> pa.Table:
