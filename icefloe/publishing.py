@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.table.update import TableUpdate
 from pyspark.sql import SparkSession
 
 from icefloe.changes import FileChanges
@@ -55,6 +56,7 @@ def publish_changes(
     options: Options,
     describe: Callable[[Removed], DmlResult],
     facts: Mapping[str, str] | None = None,
+    schema_updates: tuple[TableUpdate, ...] = (),
 ) -> DmlResult:
     """Publish what a statement changed, if it changed anything; `facts` go into its summary."""
     if changes.is_empty:
@@ -63,7 +65,16 @@ def publish_changes(
     if options.idempotency_key is not None:
         summary[IDEMPOTENCY_KEY] = options.idempotency_key
     return publish(
-        Commit(context.catalog, state, changes, guard, describe, summary, options.idempotency_key)
+        Commit(
+            context.catalog,
+            state,
+            changes,
+            guard,
+            describe,
+            summary,
+            options.idempotency_key,
+            schema_updates,
+        )
     )
 
 

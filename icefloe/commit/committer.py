@@ -23,9 +23,12 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertCurrentSchemaId,
+    AssertLastAssignedFieldId,
     AssertRefSnapshotId,
     AssertTableUUID,
     SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
 )
 from requests import RequestException
 from sqlalchemy.exc import OperationalError
@@ -43,6 +46,7 @@ from icefloe.errors import (
     TableNotFoundError,
 )
 from icefloe.execute.position_deletes import read_position_deletes
+from icefloe.metadata.evolved import with_updates
 from icefloe.metadata.old_metadata import remove_old_metadata
 from icefloe.metadata.schema_changes import unreadable_columns
 from icefloe.metadata.state import TableState, ancestors, state_of
@@ -66,6 +70,7 @@ class Commit:
     describe: Callable[[Removed], DmlResult]
     summary: dict[str, str]
     idempotency_key: str | None = None
+    schema_updates: tuple[TableUpdate, ...] = ()  # `base` has them already, the table not yet
 
 
 @dataclass
@@ -119,6 +124,7 @@ def _attempt(commit: Commit, snapshot_id: int, number: int, progress: _Progress)
     if done := already_done(head, commit.idempotency_key):
         remove_files(commit.base.io, commit.changes.added_paths)
         return done
+    head = _evolved(commit, head)
     _refuse_conflicts(commit, head)
     draft = SnapshotDraft(head, snapshot_id)
     try:
@@ -130,7 +136,7 @@ def _attempt(commit: Commit, snapshot_id: int, number: int, progress: _Progress)
         summary = draft.summary_of(commit.changes, gone, {**commit.summary, **result.as_summary()})
         snapshot = draft.finish(manifests, operation_of(commit.changes, gone), summary)
         progress.asked = True
-        _swap(commit.catalog, table, head, snapshot)
+        _swap(commit, table, head, snapshot)
     except BaseException as error:
         if isinstance(error, LostRaceError | StorageError):
             progress.asked = False
@@ -138,6 +144,17 @@ def _attempt(commit: Commit, snapshot_id: int, number: int, progress: _Progress)
             remove_files(head.io, draft.written)
         raise
     return result
+
+
+def _evolved(commit: Commit, head: TableState) -> TableState:
+    """The head with the statement's new schema, which it must not have got another of meanwhile."""
+    if not commit.schema_updates:
+        return head
+    before = {schema.schema_id for schema in head.metadata.schemas}
+    known = {schema.schema_id for schema in commit.base.metadata.schemas[:-1]}
+    if before != known:
+        raise _conflict(commit.base, head, "another writer changed the schema meanwhile")
+    return with_updates(head, commit.schema_updates)
 
 
 def _refuse_conflicts(commit: Commit, head: TableState) -> None:
@@ -175,15 +192,21 @@ def _conflict(
     )
 
 
-def _swap(catalog: Catalog, table: IcebergTable, head: TableState, snapshot: Snapshot) -> None:
+def _swap(commit: Commit, table: IcebergTable, head: TableState, snapshot: Snapshot) -> None:
     """Ask the catalog to move the branch to the snapshot; sort what can go wrong by outcome."""
+    catalog = commit.catalog
     ref = head.metadata.refs.get(head.branch)
-    requirements = (
-        AssertTableUUID(uuid=head.metadata.table_uuid),
+    found = table.metadata
+    requirements: tuple[TableRequirement, ...] = (
+        AssertTableUUID(uuid=found.table_uuid),
         AssertRefSnapshotId(ref=head.branch, snapshot_id=ref.snapshot_id if ref else None),
-        AssertCurrentSchemaId(current_schema_id=head.metadata.current_schema_id),
+        AssertCurrentSchemaId(current_schema_id=found.current_schema_id),
     )
+    if commit.schema_updates:
+        last = AssertLastAssignedFieldId(last_assigned_field_id=found.last_column_id)
+        requirements = (*requirements, last)
     updates = (
+        *commit.schema_updates,
         AddSnapshotUpdate(snapshot=snapshot),
         SetSnapshotRefUpdate(
             ref_name=head.branch,

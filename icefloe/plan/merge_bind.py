@@ -25,6 +25,7 @@ from icefloe.plan.bind import (
     has_subquery,
     refuse_nondeterministic,
 )
+from icefloe.plan.filled import filled
 from icefloe.plan.merge_keys import MergeKey, Sides, find_keys, is_identical, match_name
 from icefloe.plan.qualify import qualify
 from icefloe.predicates.lower import lower
@@ -254,10 +255,18 @@ class _Binder:
                 ".with_schema_evolution(), which leaves them as they are and inserts NULL."
             )
         return tuple(
-            (name, self.sides.source_column(found))
+            (name, self._from_source(name, found, clause.then))
             for name, found in pairs
             if found is not None and not (clause.then is Then.UPDATE and self._is_key(name, found))
         )
+
+    def _from_source(self, name: str, found: str, then: Then) -> Column:
+        value = self.sides.source_column(found)
+        if not self.fills_missing:
+            return value
+        own = self.sides.target_column(name) if then is Then.UPDATE else None
+        source, target = self.sides.source[found].dataType, self.sides.target[name].dataType
+        return filled(value, source, target, own)
 
     def _is_key(self, target: str, source: str) -> bool:
         """Whether matched rows have the same value in both columns, so that nothing is set."""

@@ -35,6 +35,11 @@ def from_spark(struct: sp.StructType) -> ice.StructType:
     return ice.StructType(*_fields(struct, "", count(1)))
 
 
+def from_spark_type(data_type: sp.DataType, path: str, ids: Iterator[int]) -> ice.IcebergType:
+    """The Iceberg type of the column `path`; nested fields take their ids from `ids`."""
+    return _type(data_type, path, ids)
+
+
 def _fields(struct: sp.StructType, path: str, ids: Iterator[int]) -> list[ice.NestedField]:
     return [
         ice.NestedField(
