@@ -29,7 +29,7 @@ from icefloe.publishing import Context
 from icefloe.reading import read_rows
 from icefloe.schemas.forms import to_iceberg_schema
 from icefloe.schemas.partitions import parse_partition_by, parse_sort_by
-from icefloe.session import session_of
+from icefloe.session import session_of, was_started_here
 from icefloe.settings import MODE_PROPERTIES, UpdateMode, normalised_properties
 from icefloe.subqueries import resolve_tables
 from icefloe.table import Table
@@ -90,9 +90,10 @@ class Lake:
         return self._catalog
 
     def stop(self) -> None:
-        """Close the catalog and stop the Spark session."""
+        """Close the catalog, and stop the Spark session if icefloe started it."""
         self._catalog.close()
-        self._spark.stop()
+        if was_started_here(self._spark):
+            self._spark.stop()
 
     def create_namespace(self, name: str) -> None:
         """Make a namespace; one that is there already is left as it is."""

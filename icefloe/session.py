@@ -33,6 +33,8 @@ _LOCAL = {
     "spark.sql.session.timeZone": "UTC",
 }
 
+_started: list[SparkSession] = []  # sessions that icefloe started, and may stop
+
 
 def session_of(spark: SparkSession | None) -> SparkSession:
     """The session to work with, set up for the engine."""
@@ -46,6 +48,11 @@ def prepare(session: SparkSession) -> None:
     """Set what the engine needs on a session that statements run in."""
     for key, value in _NEEDED.items():
         session.conf.set(key, value)
+
+
+def was_started_here(session: SparkSession) -> bool:
+    """Whether icefloe started the session itself."""
+    return session in _started
 
 
 def _running() -> SparkSession | None:
@@ -93,6 +100,7 @@ def _start_local() -> SparkSession:
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("FATAL")  # errors are raised, and told in our words
+    _started.append(session)
     return session
 
 

@@ -1,17 +1,20 @@
-"""The examples of the README and of docs/operations.md run as written."""
+"""The examples of the README, of the pages in docs/ and in examples/ run as written."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
+import icefloe
+
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/operations.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/operations.md", "docs/merge.md"])
 def test_examples_run_as_written(page, spark, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     blocks = BLOCK.findall((ROOT / page).read_text())
@@ -20,6 +23,30 @@ def test_examples_run_as_written(page, spark, tmp_path, monkeypatch, capsys):
     for block in blocks:
         exec(compile(block, page, "exec"), names)
     assert capsys.readouterr().out
+
+
+def test_the_change_feed_example_applies_each_event_once(spark, tmp_path, capsys):
+    module = importlib.util.spec_from_file_location("cdc", ROOT / "examples" / "cdc.py")
+    assert module is not None
+    assert module.loader is not None
+    cdc = importlib.util.module_from_spec(module)
+    module.loader.exec_module(cdc)
+
+    cdc.main(tmp_path)
+
+    lake = icefloe.connect(tmp_path / "lake")
+    accounts = lake.table("bank.accounts").scan(["id", "city", "balance", "deleted"])
+    assert sorted(map(tuple, accounts.collect())) == [
+        (1, "Tromsø", 10, False),
+        (2, "Bergen", 25, False),
+        (4, "Narvik", 40, False),
+    ]
+    history = lake.table("bank.history").scan(["id", "city"], where="valid_to IS NULL")
+    assert sorted(map(tuple, history.collect())) == [(1, "Tromsø"), (2, "Bergen"), (4, "Narvik")]
+    assert lake.table("bank.history").count() == 5
+    told = capsys.readouterr().out
+    assert "batch 1: rows per clause (1, 1, 1)" in told
+    assert "rows per clause (1, 1, 1), told by the first run; table changed: False" in told
 
 
 def test_the_readme_example_is_short():

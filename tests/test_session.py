@@ -159,6 +159,12 @@ def test_connecting_in_another_thread_takes_the_running_session_as_it_is(
     assert spark.range(3).count() == 3
 
 
+def test_stopping_a_lake_leaves_the_callers_session_running(spark, tmp_path):
+    lake = icefloe.connect(tmp_path / "lake", spark=spark)
+    lake.stop()
+    assert spark.range(3).count() == 3
+
+
 def test_errors_of_the_callers_own_queries_stay_sparks_own(spark):
     """PySpark logs errors through a logger class of its own, which must not be replaced."""
     with translated():

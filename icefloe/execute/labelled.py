@@ -171,6 +171,8 @@ class Labeller:
 
 def _fewer(intervals: Sequence[Interval]) -> list[Interval]:
     """At most a few ranges: cut at the widest gaps only."""
+    if not intervals:
+        return []
 
     def gap(place: int) -> float:
         return ordinal_of(intervals[place][0]) - ordinal_of(intervals[place - 1][1])
