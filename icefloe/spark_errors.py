@@ -22,6 +22,7 @@ from icefloe.errors import (
     UnsupportedTableError,
 )
 
+_CONTEXTS = ("SQL", "DataFrame")
 _NULL = re.compile(r"<icefloe-null>(.*?)</icefloe-null>")
 _OVERFLOW = re.compile(r"<icefloe-overflow>(.*?)\|(.*?)\|(.*?)</icefloe-overflow>")
 _NO_PYARROW = re.compile(r"No module named '?(pyarrow|numpy)|PyArrow >= |PACKAGE_NOT_INSTALLED")
@@ -40,9 +41,10 @@ _FIRST_LINE = re.compile(r"^(.*?)(?:\n\n|\nJVM stacktrace|\n\tat |\n== SQL)", re
 def translated(available: Iterable[str] = ()) -> Iterator[None]:
     """Run Spark calls; what they raise leaves here as an IcefloeError."""
     # By PySpark's own class: a plain logger of that name would break every error it logs.
-    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)  # PySpark prints every error as JSON besides raising it
+    loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in _CONTEXTS]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)  # PySpark prints every error as JSON besides raising it
     try:
         yield
     except IcefloeError:
@@ -50,7 +52,8 @@ def translated(available: Iterable[str] = ()) -> Iterator[None]:
     except PySparkException as error:
         raise _as_ours(error, tuple(available)) from error
     finally:
-        logger.setLevel(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 def _as_ours(error: PySparkException, available: tuple[str, ...]) -> IcefloeError:

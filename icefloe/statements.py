@@ -112,6 +112,13 @@ class MergeStatement:
     evolves_schema: bool = False
     options: MergeOptions = MergeOptions()
 
+    @property
+    def uses_columns(self) -> bool:
+        """Whether an expression is a Column, which may be bound to the source's own frame."""
+        given = [value for clause in self.clauses for _, value in clause.assignments or ()]
+        conditions = [clause.condition for clause in self.clauses]
+        return any(isinstance(value, Column) for value in (self.on, *conditions, *given))
+
     def has(self, when: When) -> bool:
         """Whether a clause is for such rows."""
         return any(clause.when is when for clause in self.clauses)

@@ -30,6 +30,8 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
         .config("spark.driver.memory", "2g")
         .config("spark.driver.bindAddress", "127.0.0.1")
+        # Short queries: compiling them well costs more than it saves.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")

@@ -22,6 +22,7 @@ from icefloe.plan.merge_plan import Join, JoinShape
 from icefloe.plan.source_facts import ordinal_of
 from icefloe.quoting import quoted
 from icefloe.schemas.spark_types import spark_type
+from icefloe.spark_errors import translated
 from icefloe.statements import Duplicates, Then, When
 
 KEPT = -1  # the action of a matched row that no clause changes
@@ -43,6 +44,10 @@ class Labeller:
 
     def rows(self, names: Sequence[str]) -> DataFrame:
         """Changed and new rows: file, position, action and the new values of `names`."""
+        with translated():
+            return self._labelled(names)
+
+    def _labelled(self, names: Sequence[str]) -> DataFrame:
         labelled = self._joined().withColumn(columns.ACTION, self._action())
         labelled = labelled.filter(F.col(columns.ACTION).isNotNull())
         rows = labelled.select(

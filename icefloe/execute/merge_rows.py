@@ -69,7 +69,7 @@ class MergeRows:
             rows,
             self.statement_id,
             self._columns,
-            gather=self.labeller.join.tasks is None,
+            gather=not self.labeller.join.gathers,
         )
         self._refuse_double_matches(written.acted)
         new = self._count(written.acted, self._inserts) + self._count(written.acted, self._updates)

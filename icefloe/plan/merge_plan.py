@@ -51,6 +51,11 @@ class Join:
     broadcast: bool
     tasks: int | None = None  # that write the rows; None leaves it to Spark
 
+    @property
+    def gathers(self) -> bool:
+        """Whether changed rows come out together, so that they need no shuffle to be few files."""
+        return self.tasks is not None or self.shape is JoinShape.RIGHT
+
     def __str__(self) -> str:
         how = "source broadcast" if self.broadcast else "shuffled as Spark sees fit"
         return f"join {self.shape.value} ({how}): {_WHY[self.shape]}"
@@ -68,7 +73,8 @@ def choose_join(
         return Join(JoinShape.LEFT if matched else JoinShape.TARGET_ANTI, small)
     if not inserts:
         return Join(JoinShape.INNER, small)
-    if not small:
+    # A Column bound to the source's frame has two meanings where the source is joined twice.
+    if not small or statement.uses_columns:
         return Join(JoinShape.RIGHT if matched else JoinShape.SOURCE_ANTI, False)
     # Rows of a partitioned table are shuffled once more, by partition.
     tasks = 1 + files.facts.bytes // _TASK_BYTES if unpartitioned else None
