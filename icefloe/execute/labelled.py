@@ -89,8 +89,11 @@ class Labeller:
             columns.POS,
             F.col(columns.SOURCE_ROW).alias(_MATCH),
         )
+        source = self.source
+        if self.join.tasks == 1:  # then the matches alone move, to where the source is
+            matches, source = matches.repartition(1), source.coalesce(1)
         named = matches.alias(self.bound.sides.target_alias)
-        back = self.source.alias(self.bound.sides.source_alias)
+        back = source.alias(self.bound.sides.source_alias)
         return named.join(back, F.col(_MATCH) == F.col(columns.SOURCE_ROW), "right")
 
     def _unmatched_source(self) -> DataFrame:
@@ -164,14 +167,20 @@ class Labeller:
     def _new_value(self, name: str) -> Column:
         """The column as it will be; NULL in rows that are deleted."""
         own = self.bound.sides.target_column(name)
-        value: Column | None = None
-        for number, clause in enumerate(self.bound.clauses):
-            if clause.then is Then.DELETE:
-                continue
-            chosen = F.col(columns.ACTION) == number
-            new = clause.values.get(name, own)
-            value = F.when(chosen, new) if value is None else value.when(chosen, new)
-        return F.lit(None).cast(self.bound.sides.target[name].dataType) if value is None else value
+        values = {
+            number: clause.values.get(name, own)
+            for number, clause in enumerate(self.bound.clauses)
+            if clause.then is not Then.DELETE
+        }
+        first = next(iter(values.values()), None)
+        if first is None:
+            return F.lit(None).cast(self.bound.sides.target[name].dataType)
+        if all(value is first for value in values.values()):
+            return first
+        chosen = F.lit(None)
+        for number, value in values.items():
+            chosen = F.when(F.col(columns.ACTION) == number, value).otherwise(chosen)
+        return chosen
 
 
 def _fewer(intervals: Sequence[Interval]) -> list[Interval]:

@@ -7,41 +7,50 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 
-def filled(value: Column, source: T.DataType, target: T.DataType, own: Column | None) -> Column:
-    """A value with every struct field of `target`: missing ones from `own`, or NULL.
+def filled(
+    value: Column, source: T.DataType, target: T.DataType, own: Column | None
+) -> tuple[Column, T.DataType]:
+    """A value with every struct field of `target`, and its type.
 
-    `own` is the column as it is; a struct inside a list or a map has none.
+    Missing fields come from `own`, the column as it is, or are NULL; a struct inside a list or a
+    map has no `own`.
     """
     match source, target:
         case T.StructType(), T.StructType():
             return _filled_struct(value, source, target, own)
         case T.ArrayType(), T.ArrayType() if _has_struct(target):
-            return F.transform(
-                value, lambda e: filled(e, source.elementType, target.elementType, None)
+            _, element = filled(value, source.elementType, target.elementType, None)
+            inner = F.transform(
+                value, lambda e: filled(e, source.elementType, target.elementType, None)[0]
             )
+            return inner, T.ArrayType(element)
         case T.MapType(), T.MapType() if _has_struct(target):
-            return F.transform_values(
-                value, lambda _, v: filled(v, source.valueType, target.valueType, None)
+            _, kind = filled(value, source.valueType, target.valueType, None)
+            inner = F.transform_values(
+                value, lambda _, v: filled(v, source.valueType, target.valueType, None)[0]
             )
+            return inner, T.MapType(source.keyType, kind)
         case _:
-            return value
+            return value, source
 
 
 def _filled_struct(
     value: Column, source: T.StructType, target: T.StructType, own: Column | None
-) -> Column:
+) -> tuple[Column, T.DataType]:
     given = {field.name.lower(): field for field in source.fields}
-    parts = []
+    parts, kinds = [], []
     for wanted in target.fields:
         found = given.get(wanted.name.lower())
         before = own.getField(wanted.name) if own is not None else None
         if found is not None:
             inner = value.getField(found.name)
-            part = filled(inner, found.dataType, wanted.dataType, before)
+            part, kind = filled(inner, found.dataType, wanted.dataType, before)
         else:
             part = before if before is not None else F.lit(None).cast(wanted.dataType)
+            kind = wanted.dataType
         parts.append(part.alias(wanted.name))
-    return F.when(value.isNotNull(), F.struct(*parts))
+        kinds.append(T.StructField(wanted.name, kind))
+    return F.when(value.isNotNull(), F.struct(*parts)), T.StructType(kinds)
 
 
 def _has_struct(kind: T.DataType) -> bool:

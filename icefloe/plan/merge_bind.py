@@ -24,6 +24,7 @@ from icefloe.plan.bind import (
     bind_condition,
     has_subquery,
     refuse_nondeterministic,
+    store,
 )
 from icefloe.plan.filled import filled
 from icefloe.plan.merge_keys import MergeKey, Sides, find_keys, is_identical, match_name
@@ -111,7 +112,8 @@ class _Binder:
     source: DataFrame
     resolve: Callable[[str], str]
     fills_missing: bool
-    same: tuple[MergeKey, ...] = ()  # keys whose two sides are identical where rows match
+    same: tuple[MergeKey, ...]  # keys whose two sides are identical where rows match
+    source_columns: Mapping[str, Column]
 
     @classmethod
     def of(
@@ -140,6 +142,7 @@ class _Binder:
             lambda text: resolve(text, state),
             statement.evolves_schema,
             tuple(key for key in keys if is_identical(key, sides)),
+            {name: sides.source_column(name) for name in given.names},
         )
 
     @property
@@ -174,7 +177,7 @@ class _Binder:
             with translated(self.available):
                 condition = bind_condition(clause.condition, rows, self.available, resolve)
                 values = self._values(clause, rows, resolve)
-                self._refuse_ambiguous([condition, *values.values()])
+                self._refuse_ambiguous(clause, [condition, *values.values()])
         except ColumnNotFoundError as unknown:
             raise self._other_side(clause.when, unknown) from unknown
         on_target = clause.when is When.NOT_MATCHED_BY_SOURCE
@@ -228,23 +231,39 @@ class _Binder:
     ) -> dict[str, Column]:
         if clause.then is Then.DELETE:
             return {}
-        schema = self.sides.target
-        given = self._by_name(clause) if clause.assignments is None else clause.assignments
-        if clause.then is Then.UPDATE:
-            return bind_assignments(given, rows, schema, resolve, (self.sides.target_alias,))
-        for name, _ in given:
-            if match_name(name, schema) is None:
-                raise ColumnNotFoundError(name, schema.names)
-        values = bind_assignments(given, rows, schema, resolve)
-        for field in schema.fields:
+        if clause.assignments is None:
+            given = self._by_name(clause)
+        elif clause.then is Then.UPDATE:
+            qualifier = (self.sides.target_alias,)
+            given = bind_assignments(
+                clause.assignments, rows, self.sides.target, resolve, qualifier
+            )
+        else:
+            given = self._inserted(clause.assignments, rows, resolve)
+        return given if clause.then is Then.UPDATE else self._completed(given)
+
+    def _inserted(
+        self,
+        assignments: tuple[tuple[str, Expression], ...],
+        rows: DataFrame,
+        resolve: Callable[[str], str],
+    ) -> dict[str, Column]:
+        for name, _ in assignments:
+            if match_name(name, self.sides.target) is None:
+                raise ColumnNotFoundError(name, self.sides.target.names)
+        return bind_assignments(assignments, rows, self.sides.target, resolve)
+
+    def _completed(self, values: Mapping[str, Column]) -> dict[str, Column]:
+        """A value for every column: NULL where none is given."""
+        for field in self.sides.target.fields:
             if field.name not in values and not field.nullable:
                 raise NullabilityError(field.name)
         return {
             field.name: values.get(field.name, F.lit(None).cast(field.dataType))
-            for field in schema.fields
+            for field in self.sides.target.fields
         }
 
-    def _by_name(self, clause: MergeClause) -> tuple[tuple[str, Expression], ...]:
+    def _by_name(self, clause: MergeClause) -> dict[str, Column]:
         """`*`: every column of the table from the source's column of that name."""
         pairs = [(name, match_name(name, self.sides.source)) for name in self.sides.target.names]
         missing = [name for name, found in pairs if found is None]
@@ -254,29 +273,32 @@ class _Binder:
                 f"'{clause.then.value} *' needs. Give the columns one by one, or add "
                 ".with_schema_evolution(), which leaves them as they are and inserts NULL."
             )
-        return tuple(
-            (name, self._from_source(name, found, clause.then))
+        return {
+            name: self._from_source(name, found, clause.then)
             for name, found in pairs
             if found is not None and not (clause.then is Then.UPDATE and self._is_key(name, found))
-        )
+        }
 
     def _from_source(self, name: str, found: str, then: Then) -> Column:
-        value = self.sides.source_column(found)
-        if not self.fills_missing:
-            return value
-        own = self.sides.target_column(name) if then is Then.UPDATE else None
-        source, target = self.sides.source[found].dataType, self.sides.target[name].dataType
-        return filled(value, source, target, own)
+        value, given = self.source_columns[found], self.sides.source[found].dataType
+        field = self.sides.target[name]
+        if self.fills_missing:
+            own = self.sides.target_column(name) if then is Then.UPDATE else None
+            value, given = filled(value, given, field.dataType, own)
+        return store(value, given, field, name)
 
     def _is_key(self, target: str, source: str) -> bool:
         """Whether matched rows have the same value in both columns, so that nothing is set."""
         return any(key.target == target and key.source == source for key in self.same)
 
-    def _refuse_ambiguous(self, expressions: list[Column | None]) -> None:
+    def _refuse_ambiguous(self, clause: MergeClause, expressions: list[Column | None]) -> None:
         """A Column of a clause that sees one side only is evaluated where both are at hand."""
+        if clause.when is When.MATCHED or not any(isinstance(e, Column) for e in _texts(clause)):
+            return
         both = self.target.crossJoin(self.source)
-        given = [e.alias(f"e{i}") for i, e in enumerate(expressions) if e is not None]
-        analyse(both.select(*given))
+        analyse(
+            both.select(*(e.alias(f"e{i}") for i, e in enumerate(expressions) if e is not None))
+        )
 
     def _other_side(self, when: When, unknown: ColumnNotFoundError) -> StatementError:
         other, seen = {
