@@ -10,9 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pyiceberg.types import (
+    DateType,
+    IntegerType,
+    LongType,
+    PrimitiveType,
+    StringType,
+    TimestamptzType,
+)
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from icefloe import columns
 from icefloe.execute.scan import Scan
@@ -20,8 +27,7 @@ from icefloe.metadata.source_matching import Interval, KeyValues
 from icefloe.plan.merge_bind import BoundMerge
 from icefloe.plan.merge_plan import Join, JoinShape
 from icefloe.plan.source_facts import ordinal_of
-from icefloe.quoting import quoted
-from icefloe.schemas.spark_types import spark_type
+from icefloe.quoting import quote
 from icefloe.spark_errors import translated
 from icefloe.statements import Duplicates, Then, When
 
@@ -125,15 +131,15 @@ class Labeller:
 
     def _within(self, key: KeyValues) -> Column:
         """A filter that Spark hands to its Parquet reader; it drops no row that could match."""
-        name = self.scan.state.schema.find_column_name(key.field_id)
-        column, kind = quoted(str(name)), spark_type(key.type)
-        within = F.lit(False)
-        for low, high in _fewer(key.intervals):
-            least, most = _literal(low, kind), _literal(high, kind)
-            if least is None or most is None:
-                return F.lit(True)
-            within = within | column.between(least, most)
-        return within
+        name = quote(str(self.scan.state.schema.find_column_name(key.field_id)))
+        ranges = [
+            (_literal(low, key.type), _literal(high, key.type))
+            for low, high in _fewer(key.intervals)
+        ]
+        if any(low is None or high is None for low, high in ranges):
+            return F.lit(True)
+        within = " OR ".join(f"{name} BETWEEN {low} AND {high}" for low, high in ranges)
+        return F.expr(within or "false")
 
     def _action(self) -> Column:
         """The place of the first clause that applies; NULL where none does."""
@@ -199,14 +205,16 @@ def _fewer(intervals: Sequence[Interval]) -> list[Interval]:
     return [(intervals[a][0], intervals[b][1]) for a, b in zip(starts, ends, strict=True)]
 
 
-def _literal(value: Any, kind: T.DataType) -> Column | None:
-    """A bound as Spark compares it; None for types that are not worth a filter."""
+def _literal(value: Any, kind: PrimitiveType) -> str | None:
+    """A bound as Spark reads it; None for types that are not worth a filter."""
     match kind:
-        case T.IntegerType() | T.LongType() | T.StringType():
-            return F.lit(value).cast(kind)
-        case T.DateType():
-            return F.date_from_unix_date(F.lit(value))
-        case T.TimestampType():
-            return F.timestamp_micros(F.lit(value))
+        case IntegerType() | LongType():
+            return f"{value}L"
+        case StringType():
+            return f"CAST(X'{value.encode().hex()}' AS STRING)"
+        case DateType():
+            return f"date_from_unix_date({value})"
+        case TimestamptzType():
+            return f"timestamp_micros({value})"
         case _:
             return None

@@ -47,7 +47,7 @@ from pyspark.sql import types as T
 
 from icefloe.metadata.source_matching import Interval, KeyValues, PartitionValues
 from icefloe.plan.merge_keys import MergeKey, Sides, is_identical
-from icefloe.quoting import quoted
+from icefloe.quoting import quote, quoted
 from icefloe.schemas.partition_values import to_record
 from icefloe.schemas.spark_types import spark_type
 from icefloe.schemas.transforms import partition_columns
@@ -219,20 +219,17 @@ def partition_values(
 
 
 def _size(source: DataFrame, needed: Sequence[str]) -> Column:
-    """About how many bytes the needed columns have, as a broadcast would hold them."""
+    """About how many bytes the needed columns have, as rows in memory."""
     types = {field.name: field.dataType for field in source.schema.fields}
-    total = F.lit(16)
-    for name in needed:
-        if isinstance(types[name], T.StringType | T.BinaryType):
-            total = total + 8 + F.coalesce(F.octet_length(quoted(name)), F.lit(0))
-        else:
-            total = total + _fixed_size(types[name])
-    return F.sum(total.cast("long"))
+    parts = ["16L", *(_width(name, types[name]) for name in needed)]
+    return F.expr(f"sum({' + '.join(parts)})")
 
 
-def _fixed_size(kind: T.DataType) -> int:
-    """Bytes of a value whose size does not depend on it; a guess for nested ones."""
-    return 8 if isinstance(kind, T.AtomicType) else 64
+def _width(name: str, kind: T.DataType) -> str:
+    """Bytes of a value; a guess for nested ones."""
+    if isinstance(kind, T.StringType | T.BinaryType):
+        return f"8 + coalesce(octet_length({quote(name)}), 0)"
+    return "8" if isinstance(kind, T.AtomicType) else "64"
 
 
 def ordinal_of(value: Any) -> float:
