@@ -74,7 +74,7 @@ class Labeller:
         match self.join.shape:
             case JoinShape.PROBE:
                 joined = self._probed()
-            case JoinShape.SOURCE_ANTI:
+            case JoinShape.NONE | JoinShape.SOURCE_ANTI:
                 return self._unmatched_source()
             case JoinShape.TARGET_ANTI:
                 alone = self._target().join(self._source(), self.bound.on, "left_anti")
@@ -107,7 +107,9 @@ class Labeller:
         wanted = self.source.alias(self.bound.sides.source_alias).filter(
             self._chosen(When.NOT_MATCHED).isNotNull()
         )
-        if self.join.broadcast:
+        if self.join.shape is JoinShape.NONE:
+            new = wanted
+        elif self.join.broadcast:
             matched = self._target().join(F.broadcast(wanted), self.bound.on)
             seen = matched.select(F.col(columns.SOURCE_ROW).alias(_MATCH))
             new = wanted.join(seen, F.col(columns.SOURCE_ROW) == F.col(_MATCH), "left_anti")
@@ -145,7 +147,7 @@ class Labeller:
         """The place of the first clause that applies; NULL where none does."""
         shown = F.col(columns.POS).isNotNull()
         paired = F.col(columns.SOURCE_ROW).isNotNull()
-        if self.join.shape is JoinShape.SOURCE_ANTI:
+        if self.join.shape in (JoinShape.NONE, JoinShape.SOURCE_ANTI):
             return self._chosen(When.NOT_MATCHED)
         if self.join.shape is JoinShape.INNER:
             return self._chosen(When.MATCHED)
@@ -173,10 +175,11 @@ class Labeller:
     def _new_value(self, name: str) -> Column:
         """The column as it will be; NULL in rows that are deleted."""
         own = self.bound.sides.target_column(name)
+        inserts_only = self.join.shape in (JoinShape.NONE, JoinShape.SOURCE_ANTI)
         values = {
             number: clause.values.get(name, own)
             for number, clause in enumerate(self.bound.clauses)
-            if clause.then is not Then.DELETE
+            if clause.then is Then.INSERT or (clause.then is Then.UPDATE and not inserts_only)
         }
         first = next(iter(values.values()), None)
         if first is None:

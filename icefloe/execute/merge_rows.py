@@ -52,7 +52,7 @@ class MergeRows:
 
     def run(self) -> MergeOutcome:
         """Do it; nothing is published yet."""
-        inserts_only = self.labeller.join.shape is JoinShape.SOURCE_ANTI
+        inserts_only = self.labeller.join.shape in (JoinShape.NONE, JoinShape.SOURCE_ANTI)
         if inserts_only or self.mode is UpdateMode.MERGE_ON_READ:
             return self._merge_on_read()
         labelled = self.labeller.rows(self._carried).persist()

@@ -23,6 +23,7 @@ _BROADCAST_SETTING = "spark.sql.autoBroadcastJoinThreshold"
 class JoinShape(StrEnum):
     """How the two sides meet."""
 
+    NONE = "none"  # no file can hold a match
     SOURCE_ANTI = "anti"  # source rows that match nothing
     INNER = "inner"
     PROBE = "probe"  # inner with the source broadcast, then the few matches back to the source
@@ -33,6 +34,7 @@ class JoinShape(StrEnum):
 
 
 _WHY = {
+    JoinShape.NONE: "no file can hold a match, so that every source row is new",
     JoinShape.SOURCE_ANTI: "rows are only inserted",
     JoinShape.INNER: "only matched rows are changed",
     JoinShape.PROBE: "the source is small: the table is probed once and never shuffled",
@@ -58,6 +60,8 @@ class Join:
 
     def __str__(self) -> str:
         how = "source broadcast" if self.broadcast else "shuffled as Spark sees fit"
+        if self.shape is JoinShape.NONE:
+            return f"join none: {_WHY[self.shape]}"
         return f"join {self.shape.value} ({how}): {_WHY[self.shape]}"
 
 
@@ -73,11 +77,13 @@ def choose_join(
         return Join(JoinShape.LEFT if matched else JoinShape.TARGET_ANTI, small)
     if not inserts:
         return Join(JoinShape.INNER, small)
+    # Rows of a partitioned table are shuffled once more, by partition.
+    tasks = 1 + files.facts.bytes // _TASK_BYTES if unpartitioned and small else None
+    if not files.plan.candidates:
+        return Join(JoinShape.NONE, False, tasks)
     # A Column bound to the source's frame has two meanings where the source is joined twice.
     if not small or statement.uses_columns:
         return Join(JoinShape.RIGHT if matched else JoinShape.SOURCE_ANTI, False)
-    # Rows of a partitioned table are shuffled once more, by partition.
-    tasks = 1 + files.facts.bytes // _TASK_BYTES if unpartitioned else None
     return Join(JoinShape.PROBE if matched else JoinShape.SOURCE_ANTI, True, tasks)
 
 
