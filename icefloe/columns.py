@@ -11,6 +11,7 @@ SEQUENCE = "_icefloe_sequence"  # data sequence number of the row's file
 PARTITION = "_icefloe_partition"  # number of the (spec, partition) group of the row's file
 ACTION = "_icefloe_action"  # what happens to the row: see tasks.actions
 SELECTED = "_icefloe_selected"  # bitmap words of the positions a statement chose earlier
+OUTSIDE = "_icefloe_outside"  # number of the predicate a new row does not satisfy, else NULL
 
 META_FILE = "_file"
 META_POS = "_pos"

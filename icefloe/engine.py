@@ -16,12 +16,11 @@ from icefloe.changes import FileChanges, RemoveEverything, RemovePartitions
 from icefloe.commit.committer import IDEMPOTENCY_KEY, Commit, already_done, publish
 from icefloe.commit.conflicts import Guard
 from icefloe.commit.snapshot import Removed
-from icefloe.errors import CommitStateUnknownError, ConflictError, UnsupportedTableError
+from icefloe.errors import CommitStateUnknownError, ConflictError
 from icefloe.execute.row_changes import RowChange, RowChangeOutcome, change_rows
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, write_data
 from icefloe.metadata.files import DeleteIndex, LiveFile, partition_key_of
-from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.matching import FileMatcher
 from icefloe.metadata.state import TableState
 from icefloe.metadata.storage import remove_written_by
@@ -64,14 +63,20 @@ def run(statement: RowStatement | WriteStatement, context: Context) -> DmlResult
 
     With `retries`, a statement that loses to another writer is run again from the start.
     """
+    if isinstance(statement, RowStatement):
+        return repeated(statement.options, lambda: _run_rows(statement, context))
+    return repeated(statement.options, lambda: _run_write(statement, context))
+
+
+def repeated(options: Options, once: Callable[[], DmlResult]) -> DmlResult:
+    """Run a statement, and again after a conflict as often as its options say."""
     started = time.monotonic()
-    once = _run_rows if isinstance(statement, RowStatement) else _run_write
-    for attempt in range(statement.options.retries + 1):
+    for attempt in range(options.retries + 1):
         try:
-            result = once(statement, context)  # type: ignore[arg-type]
+            result = once()
             break
         except ConflictError as lost:
-            if attempt == statement.options.retries:
+            if attempt == options.retries:
                 raise
             log.info("%s; running the statement again (%d)", lost.reason, attempt + 1)
     result = replace(result, duration_s=time.monotonic() - started)
@@ -85,7 +90,7 @@ def _run_rows(statement: RowStatement, context: Context) -> DmlResult:
         return done
     planned = _plan(statement, context, state)
     scan = Scan.of(context.spark, state, planned.files.candidates)
-    with _statement_files(state) as statement_id:
+    with statement_files(state) as statement_id:
         outcome = change_rows(
             RowChange(
                 scan,
@@ -97,7 +102,7 @@ def _run_rows(statement: RowStatement, context: Context) -> DmlResult:
             )
         )
         result = _row_result(planned.plan, outcome)
-        return _publish(
+        return publish_changes(
             context,
             state,
             outcome.changes,
@@ -136,7 +141,7 @@ def _row_result(plan: Plan, outcome: RowChangeOutcome) -> DmlResult:
         delete_files_removed=len(changes.removal.deletes),  # type: ignore[union-attr]
         files_scanned=plan.files_scanned,
         files_skipped=plan.files_skipped,
-        bytes_written=_bytes(changes),
+        bytes_written=bytes_of(changes),
         bytes_encoded=outcome.bytes_encoded,
     )
 
@@ -145,9 +150,7 @@ def _run_write(statement: WriteStatement, context: Context) -> DmlResult:
     state = context.read_state(statement.options.branch)
     if done := already_done(state, statement.options.idempotency_key):
         return done
-    if statement.kind is WriteKind.OVERWRITE_PARTITIONS:
-        _refuse_other_specs(state)
-    with _statement_files(state) as statement_id:
+    with statement_files(state) as statement_id:
         written = WrittenRows((), {})
         if statement.rows is not None:
             written = write_data(state, statement.rows, statement_id)
@@ -157,15 +160,15 @@ def _run_write(statement: WriteStatement, context: Context) -> DmlResult:
             return DmlResult(
                 operation=statement.kind.value,
                 rows_inserted=written.rows,
-                rows_deleted=_live_rows(context.spark, state, gone),
+                rows_deleted=live_rows(context.spark, state, gone),
                 data_files_added=len(written.files),
                 data_files_removed=len(gone.data),
                 delete_files_removed=len(gone.deletes),
-                bytes_written=_bytes(changes),
+                bytes_written=bytes_of(changes),
             )
 
         guard = Guard(Isolation.SNAPSHOT, None)
-        return _publish(context, state, changes, guard, statement.options, describe)
+        return publish_changes(context, state, changes, guard, statement.options, describe)
 
 
 def _written_changes(kind: WriteKind, written: WrittenRows) -> FileChanges:
@@ -179,27 +182,18 @@ def _written_changes(kind: WriteKind, written: WrittenRows) -> FileChanges:
             return FileChanges(added_data=written.files, removal=RemovePartitions(frozenset(keys)))
 
 
-def _refuse_other_specs(state: TableState) -> None:
-    """Files of another spec may hold rows of a partition besides rows that must stay."""
-    current = state.metadata.default_spec_id
-    files = read_snapshot_files(state.io, state.snapshot).data
-    others = [file for file in files if file.spec_id != current]
-    if others:
-        raise UnsupportedTableError(
-            f"{state.name} has {len(others)} data files of an older partition spec, whose "
-            "partitions do not line up with the current one. Delete the rows with delete() and "
-            "append(), or overwrite the whole table."
-        )
-
-
-def _live_rows(spark: SparkSession, state: TableState, gone: Removed) -> int:
-    """How many rows removed files still had; a Spark count where equality deletes hide it."""
+def live_rows(spark: SparkSession, state: TableState, gone: Removed) -> int:
+    """How many rows removed files still had."""
     specs = state.metadata.specs()
     index = DeleteIndex.of(
         gone.deletes, frozenset(i for i, spec in specs.items() if spec.is_unpartitioned())
     )
-    candidates = [_candidate(file, index) for file in gone.data]
-    scan = Scan.of(spark, state, candidates)
+    return count_live(Scan.of(spark, state, [_candidate(file, index) for file in gone.data]))
+
+
+def count_live(scan: Scan) -> int:
+    """How many rows files still have; a Spark count where equality deletes hide it."""
+    candidates = scan.candidates
     plain = [c for c in candidates if not c.equality_deletes]
     hidden = [c for c in candidates if c.equality_deletes]
     counted = sum(scan.live_rows(c) for c in plain)
@@ -211,7 +205,7 @@ def _candidate(file: LiveFile, index: DeleteIndex) -> Candidate:
 
 
 @contextmanager
-def _statement_files(state: TableState) -> Iterator[str]:
+def statement_files(state: TableState) -> Iterator[str]:
     """An id for the names of a statement's files, which are removed if it fails."""
     statement_id = uuid.uuid4().hex
     try:
@@ -223,7 +217,7 @@ def _statement_files(state: TableState) -> Iterator[str]:
         raise
 
 
-def _publish(
+def publish_changes(
     context: Context,
     state: TableState,
     changes: FileChanges,
@@ -231,6 +225,7 @@ def _publish(
     options: Options,
     describe: Callable[[Removed], DmlResult],
 ) -> DmlResult:
+    """Publish what a statement did, unless that is nothing."""
     if changes.is_empty:
         return describe(Removed())
     summary = dict(options.summary)
@@ -241,6 +236,7 @@ def _publish(
     )
 
 
-def _bytes(changes: FileChanges) -> int:
+def bytes_of(changes: FileChanges) -> int:
+    """The size of every file that a statement wrote."""
     files = (*changes.added_data, *changes.added_deletes)
     return sum(file.file_size_in_bytes for file in files)

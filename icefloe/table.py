@@ -25,6 +25,9 @@ from icefloe.evolution import (
 from icefloe.inspection import metadata_table
 from icefloe.metadata.state import MAIN, TableState, state_of
 from icefloe.reading import read_rows
+from icefloe.replace.builders import ReplaceUsing, ReplaceWhere
+from icefloe.replace.partitions import overwrite_partitions
+from icefloe.replace.statements import Replacement, ReplaceStatement, UsingStatement
 from icefloe.results import DmlResult
 from icefloe.rows import fit_rows
 from icefloe.schemas.spark_types import spark_schema
@@ -136,7 +139,9 @@ class Table:
 
     def overwrite_partitions(self, rows: object) -> DmlResult:
         """Replace exactly the partitions that `rows` has rows in."""
-        return self._write(WriteKind.OVERWRITE_PARTITIONS, rows)
+        fitted = fit_rows(rows, self._state(), self._lake.spark)
+        statement = WriteStatement(WriteKind.OVERWRITE_PARTITIONS, fitted)
+        return overwrite_partitions(statement, self._context())
 
     def truncate(self) -> DmlResult:
         """Remove all rows, by metadata alone."""
@@ -149,6 +154,15 @@ class Table:
     def delete(self) -> Delete:
         """Begin a DELETE."""
         return Delete(self._context(), RowStatement(UpdateKind.DELETE))
+
+    def replace_where(self, predicate: str, rows: object) -> ReplaceWhere:
+        """Begin a REPLACE WHERE: `rows` for those that `predicate` is true for, in one commit."""
+        return ReplaceWhere(self._context(), ReplaceStatement((Replacement(predicate, rows),)))
+
+    def replace_using(self, columns: Sequence[str] | str, rows: object) -> ReplaceUsing:
+        """Begin a REPLACE USING: `rows` for those with the same values in `columns`."""
+        names = (columns,) if isinstance(columns, str) else tuple(columns)
+        return ReplaceUsing(self._context(), UsingStatement(names, rows))
 
     # Metadata tables
 

@@ -34,7 +34,7 @@ LAYERS = [
     ["execute"],
     ["commit"],
     ["engine"],
-    ["builders", "reading", "rows", "inspection", "evolution", "session"],
+    ["builders", "reading", "rows", "inspection", "evolution", "session", "replace"],
     ["table"],
     ["lake"],
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,19 +45,27 @@ class WrittenRows:
 
 
 def write_data(
-    state: TableState, rows: DataFrame, statement_id: str, *, replacing: bool = False
+    state: TableState,
+    rows: DataFrame,
+    statement_id: str,
+    *,
+    replacing: bool = False,
+    predicates: Sequence[str] = (),
 ) -> WrittenRows:
     """Write rows that have the table's columns under its current spec; one Spark job.
 
     With `replacing`, rows also carry the file and position of the row that each one replaces.
+    With `predicates`, they carry the number of one that they do not satisfy: the first row that
+    has one ends the job.
     """
     spec = state.metadata.spec()
-    rows = _laid_out(state, rows, spec, replacing=replacing)
+    rows = _laid_out(state, rows, spec, replacing=replacing, checked=bool(predicates))
     task = write_rows(
         file_layout(state, statement_id),
         [columns.written(i) for i in range(len(state.schema.fields))],
         columns.FILE if replacing else None,
         columns.POS if replacing else None,
+        (columns.OUTSIDE, tuple(predicates)) if predicates else None,
     )
     results = run_task(rows, task)
     known = leaves(state.schema)
@@ -138,7 +146,7 @@ def _shown_as(state: TableState, field: IcebergPartitionField) -> str:
 
 
 def _laid_out(
-    state: TableState, rows: DataFrame, spec: PartitionSpec, *, replacing: bool
+    state: TableState, rows: DataFrame, spec: PartitionSpec, *, replacing: bool, checked: bool
 ) -> DataFrame:
     """Bring rows of one partition together, in order; Spark splits what is too large for a task.
 
@@ -158,7 +166,11 @@ def _laid_out(
     carried = [
         quoted(field.name).alias(columns.written(i)) for i, field in enumerate(state.schema.fields)
     ]
-    return rows.select(*carried, *names, *((columns.FILE, columns.POS) if replacing else ()))
+    others = (
+        *((columns.FILE, columns.POS) if replacing else ()),
+        *((columns.OUTSIDE,) if checked else ()),
+    )
+    return rows.select(*carried, *names, *others)
 
 
 def _sort_columns(state: TableState) -> list[Column]:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from icefloe.tasks.metrics import NanCounter, column_metrics, split_offsets
 from icefloe.tasks.positions import PositionCollector
-from icefloe.tasks.results import NullInRequiredError, as_batch
+from icefloe.tasks.results import NullInRequiredError, RowOutsideError, as_batch
 
 _EPOCH = date(1970, 1, 1)
 
@@ -194,10 +194,13 @@ def write_rows(
     columns: Sequence[str],
     file_column: str | None = None,
     pos_column: str | None = None,
+    outside: tuple[str, Sequence[str]] | None = None,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A `mapInArrow` task: write `columns` of each row, tell the files.
 
     With `file_column` and `pos_column` the rows replace others: their positions are told too.
+    `outside` names the column with the number of a predicate that a row does not satisfy, and the
+    predicates: one such row fails the task.
     """
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -209,6 +212,7 @@ def write_rows(
                     if done:
                         done[-1].close()
                     done.append(DataFileWriter(layout, partition))
+                _refuse_outside(rows, outside)
                 done[-1].write(_fit(rows.select(columns), layout.schema))
                 if file_column and pos_column:
                     for batch in rows.select([file_column, pos_column]).to_batches():
@@ -224,6 +228,19 @@ def write_rows(
         yield as_batch(told)
 
     return task
+
+
+def _refuse_outside(rows: pa.Table, outside: tuple[str, Sequence[str]] | None) -> None:
+    """Fail on the first row that has the number of a predicate, showing some of its values."""
+    if outside is None:
+        return
+    numbers = rows.column(outside[0])
+    if numbers.null_count == len(numbers):
+        return
+    first = pc.index(pc.is_valid(numbers), True).as_py()
+    values = rows.slice(first, 1).to_pylist()[0].values()
+    shown = ", ".join(repr(value)[:60] for value in list(values)[:8])
+    raise RowOutsideError(outside[1][numbers[first].as_py()], f"({shown}, …)")
 
 
 def collect_positions(
