@@ -26,6 +26,8 @@ from icefloe.inspection import metadata_table
 from icefloe.metadata.state import MAIN, TableState, state_of
 from icefloe.reading import read_rows
 from icefloe.replace.builders import ReplaceUsing, ReplaceWhere
+from icefloe.replace.derive import partitions_of
+from icefloe.replace.log import render_log
 from icefloe.replace.partitions import overwrite_partitions
 from icefloe.replace.statements import Replacement, ReplaceStatement, UsingStatement
 from icefloe.results import DmlResult
@@ -164,7 +166,18 @@ class Table:
         names = (columns,) if isinstance(columns, str) else tuple(columns)
         return ReplaceUsing(self._context(), UsingStatement(names, rows))
 
+    def partitions_of(self, rows: object) -> str:
+        """The predicate of the partitions that `rows` lie in, for `replace_where`.
+
+        Only the columns that the table is partitioned by are needed.
+        """
+        return partitions_of(rows, self._state(), self._lake.spark)
+
     # Metadata tables
+
+    def log(self, snapshot_id: int | None = None) -> str:
+        """Commits as JSON lines of `replaceWhere`, `remove` and `add`: one, or all of them."""
+        return render_log(self._state(), snapshot_id)
 
     def history(self) -> DataFrame:
         """When which snapshot became current."""

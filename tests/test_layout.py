@@ -37,6 +37,7 @@ LAYERS = [
     ["builders", "reading", "rows", "inspection", "evolution", "session", "replace"],
     ["table"],
     ["lake"],
+    ["writer"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
@@ -130,4 +131,5 @@ def test_public_names():
         "__version__",
         "connect",
         "errors",
+        "write",
     }

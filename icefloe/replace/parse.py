@@ -48,6 +48,10 @@ _OPERATORS: Mapping[type[exp.Expr], str] = {
     exp.Cast: "CAST",
     exp.Is: "IS",
     exp.Bracket: "[]",
+    exp.Case: "CASE",
+    exp.BitwiseAnd: "&",
+    exp.BitwiseOr: "|",
+    exp.BitwiseXor: "^",
 }
 
 
