@@ -1,4 +1,4 @@
-"""The examples of the README and of docs/operations.md run as written."""
+"""The examples of the README and of the guides in docs run as written."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/operations.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/operations.md", "docs/replace_where.md"])
 def test_examples_run_as_written(page, spark, tmp_path, monkeypatch, capsys):
+    """R27: docs/replace_where.md is the worked daily reload."""
     monkeypatch.chdir(tmp_path)
     blocks = BLOCK.findall((ROOT / page).read_text())
     assert blocks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-NUMBER = re.compile(r"\b([UTX])(\d\d)\b", re.IGNORECASE)
+NUMBER = re.compile(r"\b([UTRX])(\d\d)\b", re.IGNORECASE)
 
 # U35 is SQL; T33 to T40 are later work.
 CLAIMED = {
@@ -13,6 +13,7 @@ CLAIMED = {
     *(f"T{n:02}" for n in range(1, 33)),
     "T41",
     "T42",
+    *(f"R{n:02}" for n in range(1, 39)),
     *(f"X{n:02}" for n in range(4, 11)),
 }
 
