@@ -25,13 +25,13 @@ from icefloe.errors import (
 )
 
 QUICK, ALL = 6, 120
-SCHEMA = "k INT, region STRING, day DATE, at TIMESTAMP_NTZ, p DECIMAL(6,1), v DOUBLE"
+SCHEMA = "k INT, region STRING, day DATE, ts TIMESTAMP_NTZ, p DECIMAL(6,1), v DOUBLE"
 ARROW = pa.schema(
     [
         ("k", pa.int32()),
         ("region", pa.string()),
         ("day", pa.date32()),
-        ("at", pa.timestamp("us")),
+        ("ts", pa.timestamp("us")),
         ("p", pa.decimal128(6, 1)),
         ("v", pa.float64()),
     ]
@@ -40,7 +40,7 @@ LAYOUTS = [
     ("region",),
     ("k",),
     ("day", "region"),
-    ("days(at)",),
+    ("days(ts)",),
     ("months(day)", "truncate(3, k)"),
     ("truncate(1, region)",),
     ("p",),
@@ -70,7 +70,7 @@ class Maker:
             "k": pick([None, *range(-2, 12)]),
             "region": pick([None, "us", "eu", "asia", "", "ß"]),
             "day": pick([None, *(FIRST + timedelta(days=d) for d in range(5))]),
-            "at": pick([None, moment, moment, moment]),
+            "ts": pick([None, moment, moment, moment]),
             "p": pick([None, 0, 9, 10, 11]),
             "v": pick([None, -1.5, 0.0, 2.5, math.nan]),
         }
@@ -105,7 +105,7 @@ class Maker:
             "k": str(self.random.randrange(-2, 12)),
             "region": f"'{pick(['us', 'eu', 'a', 'z', ''])}'",
             "day": f"DATE '{day}'",
-            "at": f"TIMESTAMP_NTZ '{day} {pick(['00:00:00', '00:00:00', '07:30:00'])}'",
+            "ts": f"TIMESTAMP_NTZ '{day} {pick(['00:00:00', '00:00:00', '07:30:00'])}'",
             "p": pick(["9", "10.0", "9.5"]),
             "v": pick(["0.0", "2.5", "-3.0"]),
         }[name]
@@ -131,7 +131,7 @@ class Program:
         self.table = lake.create_table("t", SCHEMA, partition_by=self.layout)
         self.oracle = duckdb.connect()
         self.oracle.execute(
-            "CREATE TABLE t (k INT, region VARCHAR, day DATE, at TIMESTAMP, p DECIMAL(6,1), v DOUBLE)"
+            "CREATE TABLE t (k INT, region VARCHAR, day DATE, ts TIMESTAMP, p DECIMAL(6,1), v DOUBLE)"
         )
         self.steps = [f"partition by {self.layout}"]
         first = self.maker.rows(30)
