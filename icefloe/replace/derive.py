@@ -30,7 +30,7 @@ from icefloe.schemas.spark_types import spark_schema
 from icefloe.schemas.transforms import partition_columns
 from icefloe.spark_errors import translated
 
-_MOST_PARTITIONS = 10_000
+_MOST_PARTITIONS = 1000
 
 
 def partitions_of(rows: object, state: TableState, spark: SparkSession) -> str:

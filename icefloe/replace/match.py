@@ -40,6 +40,8 @@ _DAY = 86_400_000_000
 _HOUR = 3_600_000_000
 _DAYS_TO_1970 = 719_468  # from 0000-03-01
 _ONLY_NULL: Truth = frozenset({None})
+_TRUE: Truth = frozenset({True})
+_FALSE: Truth = frozenset({False})
 _LAST_BEFORE_SURROGATES, _FIRST_AFTER, _LAST = 0xD7FF, 0xE000, 0x10FFFF
 _HOLDS: Mapping[Comparison, frozenset[int]] = {
     Comparison.EQUAL: frozenset({0}),
@@ -214,9 +216,9 @@ def _truth(node: Node[Any], values: Mapping[str, Values]) -> Truth:
         case Constant(value):
             return frozenset({value})
         case And(parts):
-            return _combined(parts, values, _and)
+            return _combined(parts, values, _and, _TRUE, _FALSE)
         case Or(parts):
-            return _combined(parts, values, _or)
+            return _combined(parts, values, _or, _FALSE, _TRUE)
         case Not(part):
             return frozenset(None if t is None else not t for t in _truth(part, values))
         case IsNull(column):
@@ -231,11 +233,17 @@ def _combined(
     parts: Iterable[Node[Any]],
     values: Mapping[str, Values],
     join: Callable[[bool | None, bool | None], bool | None],
+    neutral: Truth,
+    decisive: Truth,
 ) -> Truth:
-    first, *others = parts
-    known = _truth(first, values)
-    for part in others:
-        known = frozenset(join(a, b) for a, b in product(known, _truth(part, values)))
+    """The outcomes of all parts joined; most parts of a long list change nothing."""
+    known = neutral
+    for part in parts:
+        truth = _truth(part, values)
+        if truth != neutral:
+            known = frozenset(join(a, b) for a, b in product(known, truth))
+        if known == decisive:
+            break
     return known
 
 

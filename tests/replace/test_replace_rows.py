@@ -15,6 +15,7 @@ from icefloe.errors import (
     UnsupportedTableError,
 )
 
+MODES = ["copy-on-write", "merge-on-read"]
 SCHEMA = "id BIGINT, region STRING, n INT"
 
 
@@ -26,8 +27,26 @@ OLD = [row(1), row(2), row(3, "eu"), row(4, "eu", 5), row(5, None, None)]
 
 
 @pytest.fixture
-def table(table_of, mode, partition_by):
-    return table_of(SCHEMA, OLD, mode=mode, partition_by=partition_by)
+def mode(layout):
+    return layout[0]
+
+
+@pytest.fixture(
+    params=[
+        ("copy-on-write", ("region",)),
+        ("merge-on-read", ()),
+        pytest.param(("copy-on-write", ()), marks=pytest.mark.slow),
+        pytest.param(("merge-on-read", ("region",)), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def layout(request):
+    return request.param
+
+
+@pytest.fixture
+def table(table_of, layout):
+    return table_of(SCHEMA, OLD, mode=layout[0], partition_by=layout[1])
 
 
 def replaced(table, predicate, new, **options):
@@ -104,6 +123,7 @@ def test_whole_files_go_by_metadata(table_of):
     assert (result.files_scanned, result.files_skipped, result.rows_deleted) == (0, 2, 2)
 
 
+@pytest.mark.parametrize("mode", MODES)
 def test_over_deletes_of_both_kinds(table_of, lake, mode):
     """X05: nothing that was deleted comes back, and only live rows are counted."""
     table = table_of(SCHEMA, OLD, mode=mode)
@@ -162,6 +182,7 @@ def test_version_1_tables_are_rewritten_only(table_of):
     assert table.count() == 5
 
 
+@pytest.mark.parametrize("mode", MODES)
 def test_over_specs(table_of, mode):
     """D8, X05: files of two specs, deletes under each file's own."""
     table = table_of(SCHEMA, OLD, mode=mode, partition_by=("region",))

@@ -21,7 +21,12 @@ def row(i, region="us", n=0):
 
 
 OLD = [row(1), row(2), row(2, "eu"), row(3, "eu"), row(None, None), row(6, None)]
-LAYOUTS = [(), ("region",), ("bucket(4, id)",), ("truncate(2, id)", "region")]
+LAYOUTS = [
+    (),
+    ("bucket(4, id)",),
+    pytest.param(("region",), marks=pytest.mark.slow),
+    pytest.param(("truncate(2, id)", "region"), marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
