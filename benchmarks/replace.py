@@ -123,7 +123,9 @@ class DeltaRsPeer:
         write_deltalake(self._folder, case.new, mode="overwrite", predicate=case.predicate)
 
     def restore(self) -> None:
-        DeltaTable(self._folder).restore(self._base)
+        table = DeltaTable(self._folder)
+        if table.version() > self._base:
+            table.restore(self._base)
 
     def found(self) -> tuple[int, int]:
         query = "SELECT count(*) AS n, sum(value) AS s FROM t"
