@@ -88,7 +88,7 @@ class IcefloePeer:
         )
         self._table.append(rows)
         self._base = self._table.snapshot_id
-        self._rows, self._scope = rows, scope
+        self._scope, self.folder = scope, folder
 
     def run(self, case: Case) -> None:
         if self._scope == "table":
@@ -106,36 +106,28 @@ class IcefloePeer:
         row = self._table.scan().selectExpr("count(*)", "sum(value)").first()
         return row[0], row[1]
 
-    def written(self) -> int:
-        summary = self._table.iceberg.current_snapshot().summary
-        return int(summary["icefloe.bytes-written"])
-
 
 class DeltaRsPeer:
     """delta-rs: `write_deltalake(mode="overwrite", predicate=…)`."""
 
     def __init__(self, folder: Path, rows: pa.Table) -> None:
-        self._folder = folder / "delta"
-        write_deltalake(self._folder, rows, partition_by=["part"])
-        self._base = DeltaTable(self._folder).version()
+        self.folder = folder / "delta"
+        write_deltalake(self.folder, rows, partition_by=["part"])
+        self._base = DeltaTable(self.folder).version()
 
     def run(self, case: Case) -> None:
-        write_deltalake(self._folder, case.new, mode="overwrite", predicate=case.predicate)
+        write_deltalake(self.folder, case.new, mode="overwrite", predicate=case.predicate)
 
     def restore(self) -> None:
-        table = DeltaTable(self._folder)
+        table = DeltaTable(self.folder)
         if table.version() > self._base:
             table.restore(self._base)
 
     def found(self) -> tuple[int, int]:
         query = "SELECT count(*) AS n, sum(value) AS s FROM t"
-        table = DeltaTable(self._folder)
+        table = DeltaTable(self.folder)
         told = pa.table(QueryBuilder().register("t", table).execute(query).read_all())
         return told["n"][0].as_py(), told["s"][0].as_py()
-
-    def written(self) -> int:
-        actions = DeltaTable(self._folder).history(1)[0].get("operationMetrics", {})
-        return int(actions.get("num_added_bytes", 0))
 
 
 Peer = IcefloePeer | DeltaRsPeer
@@ -152,19 +144,38 @@ def peers_of(folder: Path, rows: pa.Table) -> Mapping[str, Callable[[], Peer]]:
     }
 
 
-def measure(peer: Peer, case: Case, repetitions: int) -> dict[str, object]:
-    """Best of the repetitions, after one that is not counted; wrong rows are an error."""
-    seconds = []
+def measure(
+    peers: Mapping[str, Peer], cases: list[Case], repetitions: int
+) -> dict[str, dict[str, dict[str, object]]]:
+    """Best of the repetitions, by case and peer; wrong rows are an error.
+
+    Peers take turns, so that all see the same load, and the first round warms up the session.
+    """
+    results: dict[str, dict[str, dict[str, object]]] = {}
     for number in range(repetitions + 1):
-        peer.restore()
-        started = time.perf_counter()
-        peer.run(case)
-        took = time.perf_counter() - started
-        if number:
-            seconds.append(took)
-        if peer.found() != case.after:
-            raise AssertionError(f"{case.name}: {peer.found()} where {case.after} must come out")
-    return {"seconds": min(seconds), "all_seconds": seconds, "bytes_written": peer.written()}
+        for name, peer in peers.items():
+            for case in cases:
+                if name == "replace_where" and case.predicate != ONE:
+                    continue  # not on partition borders
+                took, written = _timed(peer, case)
+                if number:
+                    told = results.setdefault(case.name, {}).setdefault(name, {"all_seconds": []})
+                    seconds = [*told["all_seconds"], took]  # type: ignore[misc]
+                    told.update(seconds=min(seconds), all_seconds=seconds, bytes_written=written)
+    return results
+
+
+def _timed(peer: Peer, case: Case) -> tuple[float, int]:
+    """Seconds of the statement, and the size of the Parquet files that it added."""
+    peer.restore()
+    before = set(peer.folder.rglob("*.parquet"))
+    started = time.perf_counter()
+    peer.run(case)
+    took = time.perf_counter() - started
+    new = set(peer.folder.rglob("*.parquet")) - before
+    if peer.found() != case.after:
+        raise AssertionError(f"{case.name}: {peer.found()} where {case.after} must come out")
+    return took, sum(file.stat().st_size for file in new)
 
 
 def markdown(results: Mapping[str, Mapping[str, dict[str, object]]]) -> str:
@@ -185,14 +196,9 @@ def main() -> None:
     parser.add_argument("--save", action="store_true", help="write the result file")
     chosen = parser.parse_args()
     rows = table_of(chosen.rows)
-    results: dict[str, dict[str, dict[str, object]]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, make in peers_of(Path(folder), rows).items():
-            peer = make()
-            for case in cases_of(rows):
-                if name == "replace_where" and case.predicate != ONE:
-                    continue  # not on partition borders
-                results.setdefault(case.name, {})[name] = measure(peer, case, chosen.repetitions)
+        peers = {name: make() for name, make in peers_of(Path(folder), rows).items()}
+        results = measure(peers, cases_of(rows), chosen.repetitions)
     print(markdown(results))
     if chosen.save:
         _save(results, chosen.rows, chosen.repetitions)
