@@ -174,7 +174,9 @@ def test_replacements(lake, mode):
     assert table.replace_where(predicate, [old[0]]).execute().rows_deleted == 3
     with pytest.raises(ConstraintError, match="2024"):
         table.replace_where(predicate, [old[0], old[1]]).execute()
-    result = table.replace_where("p >= 3 OR s IN (SELECT upper('x'))", [old[3]]).with_options(scope="rows")
+    result = table.replace_where("p >= 3 OR s IN (SELECT upper('x'))", [old[3]]).with_options(
+        scope="rows"
+    )
     assert result.execute().rows_deleted == 2
     assert table.replace_using(["id"], [old[3], old[4]]).execute().rows_deleted == 1
     table.evolve_partitions(["bucket(2, s)", "truncate(2, id)", "hours(at)", "n", "p"])
