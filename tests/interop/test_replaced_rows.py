@@ -44,7 +44,9 @@ def test_foreign_readers_agree_after_each_replacement(table_of, mode):
         assert disagreements(table, expected) == {}, name
 
 
-@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+@pytest.mark.parametrize(
+    "mode", ["merge-on-read", pytest.param("copy-on-write", marks=pytest.mark.slow)]
+)
 def test_foreign_readers_agree_on_partitions_overwritten_over_specs(table_of, mode):
     table = table_of(SCHEMA, batch(*range(8)), mode=mode)
     table.evolve_partitions(("region", "days(at)"))

@@ -24,7 +24,7 @@ from icefloe.errors import (
     PartitionColumnNotFoundError,
 )
 
-QUICK, ALL = 3, 120
+QUICK, ALL = 2, 120
 SCHEMA = "k INT, region STRING, day DATE, ts TIMESTAMP_NTZ, p DECIMAL(6,1), v DOUBLE"
 ARROW = pa.schema(
     [
