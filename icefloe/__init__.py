@@ -7,5 +7,6 @@ from icefloe.lake import Lake, connect
 from icefloe.results import DmlResult
 from icefloe.table import Table
 from icefloe.version import __version__
+from icefloe.writer import write
 
-__all__ = ["DmlResult", "Lake", "Table", "__version__", "connect", "errors"]
+__all__ = ["DmlResult", "Lake", "Table", "__version__", "connect", "errors", "write"]

@@ -13,6 +13,7 @@ ACTION = "_icefloe_action"  # which clause of a MERGE applies to the row, by its
 SOURCE_ROW = "_icefloe_source_row"  # number of a row of a MERGE's source, in the source's order
 GONE = "_icefloe_gone"  # whether a changed row is deleted
 SELECTED = "_icefloe_selected"  # bitmap words of the positions a statement chose earlier
+OUTSIDE = "_icefloe_outside"  # number of the predicate a new row does not satisfy, else NULL
 
 META_FILE = "_file"
 META_POS = "_pos"

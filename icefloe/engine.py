@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from pyspark.sql import SparkSession
@@ -13,13 +11,11 @@ from icefloe.changes import FileChanges, RemoveEverything, RemovePartitions
 from icefloe.commit.committer import already_done
 from icefloe.commit.conflicts import Guard
 from icefloe.commit.snapshot import Removed
-from icefloe.errors import ConflictError, UnsupportedTableError
 from icefloe.execute.row_changes import RowChange, change_rows
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, write_data
 from icefloe.merging import explain_merge, run_merge
 from icefloe.metadata.files import DeleteIndex, LiveFile, partition_key_of
-from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.matching import FileMatcher
 from icefloe.metadata.state import TableState
 from icefloe.plan.bind import Bound, bind_statement
@@ -30,14 +26,13 @@ from icefloe.publishing import (
     Context,
     added_bytes,
     publish_changes,
+    repeated,
     row_result,
     statement_files,
 )
 from icefloe.results import DmlResult
 from icefloe.settings import Isolation
 from icefloe.statements import MergeStatement, RowStatement, WriteKind, WriteStatement
-
-log = logging.getLogger("icefloe")
 
 Statement: TypeAlias = RowStatement | MergeStatement | WriteStatement
 
@@ -62,18 +57,7 @@ def run(statement: Statement, context: Context) -> DmlResult:
 
     With `retries`, a statement that loses to another writer is run again from the start.
     """
-    started = time.monotonic()
-    for attempt in range(statement.options.retries + 1):
-        try:
-            result = _run_once(statement, context)
-            break
-        except ConflictError as lost:
-            if attempt == statement.options.retries:
-                raise
-            log.info("%s; running the statement again (%d)", lost.reason, attempt + 1)
-    result = replace(result, duration_s=time.monotonic() - started)
-    log.info("%s", result)
-    return result
+    return repeated(statement.options, lambda: _run_once(statement, context))
 
 
 def _run_once(statement: Statement, context: Context) -> DmlResult:
@@ -133,8 +117,6 @@ def _run_write(statement: WriteStatement, context: Context) -> DmlResult:
     state = context.read_state(statement.options.branch)
     if done := already_done(state, statement.options.idempotency_key):
         return done
-    if statement.kind is WriteKind.OVERWRITE_PARTITIONS:
-        _refuse_other_specs(state)
     with statement_files(state) as statement_id:
         written = WrittenRows()
         if statement.rows is not None:
@@ -145,7 +127,7 @@ def _run_write(statement: WriteStatement, context: Context) -> DmlResult:
             return DmlResult(
                 operation=statement.kind.value,
                 rows_inserted=written.rows,
-                rows_deleted=_live_rows(context.spark, state, gone),
+                rows_deleted=live_rows(context.spark, state, gone),
                 data_files_added=len(written.files),
                 data_files_removed=len(gone.data),
                 delete_files_removed=len(gone.deletes),
@@ -167,27 +149,18 @@ def _written_changes(kind: WriteKind, written: WrittenRows) -> FileChanges:
             return FileChanges(added_data=written.files, removal=RemovePartitions(frozenset(keys)))
 
 
-def _refuse_other_specs(state: TableState) -> None:
-    """Files of another spec may hold rows of a partition besides rows that must stay."""
-    current = state.metadata.default_spec_id
-    files = read_snapshot_files(state.io, state.snapshot).data
-    others = [file for file in files if file.spec_id != current]
-    if others:
-        raise UnsupportedTableError(
-            f"{state.name} has {len(others)} data files of an older partition spec, whose "
-            "partitions do not line up with the current one. Delete the rows with delete() and "
-            "append(), or overwrite the whole table."
-        )
-
-
-def _live_rows(spark: SparkSession, state: TableState, gone: Removed) -> int:
-    """How many rows removed files still had; a Spark count where equality deletes hide it."""
+def live_rows(spark: SparkSession, state: TableState, gone: Removed) -> int:
+    """How many rows removed files still had."""
     specs = state.metadata.specs()
     index = DeleteIndex.of(
         gone.deletes, frozenset(i for i, spec in specs.items() if spec.is_unpartitioned())
     )
-    candidates = [_candidate(file, index) for file in gone.data]
-    scan = Scan.of(spark, state, candidates)
+    return count_live(Scan.of(spark, state, [_candidate(file, index) for file in gone.data]))
+
+
+def count_live(scan: Scan) -> int:
+    """How many rows files still have; a Spark count where equality deletes hide it."""
+    candidates = scan.candidates
     plain = [c for c in candidates if not c.equality_deletes]
     hidden = [c for c in candidates if c.equality_deletes]
     counted = sum(scan.live_rows(c) for c in plain)

@@ -87,6 +87,14 @@ class CardinalityError(StatementError):
 class ConstraintError(StatementError):
     """New rows lie outside the predicate they are to replace."""
 
+    def __init__(self, predicate: str, row: str) -> None:
+        self.predicate = predicate
+        self.row = row
+        super().__init__(
+            f"A new row does not satisfy the predicate {predicate!r}: {row}. Nothing was changed. "
+            "Filter such rows out, widen the predicate, or use check=False to add them anyway."
+        )
+
 
 class ReplaceWhereError(StatementError):
     """A REPLACE WHERE that cannot run as written."""
@@ -95,17 +103,50 @@ class ReplaceWhereError(StatementError):
 class NonPartitionedTableError(ReplaceWhereError):
     """The table has no partitions to replace."""
 
+    def __init__(self, table_path: str) -> None:
+        self.table_path = table_path
+        super().__init__(
+            f"replace_where requires a partitioned table, and {table_path} is not partitioned. "
+            "Use scope='rows' to replace rows by any predicate."
+        )
+
 
 class InvalidPredicateError(ReplaceWhereError):
     """The predicate cannot be read, or does not fall on partition borders."""
+
+    def __init__(self, predicate: str, reason: str) -> None:
+        self.predicate = predicate
+        self.reason = reason
+        super().__init__(f"The predicate {predicate!r} cannot be used: {reason}.")
 
 
 class UnsupportedOperatorError(ReplaceWhereError):
     """The predicate uses an operator that partition matching does not know."""
 
+    def __init__(self, operator: str, predicate: str = "") -> None:
+        self.operator = operator
+        self.predicate = predicate
+        used = f"The predicate {predicate!r} uses" if predicate else "A predicate uses"
+        super().__init__(
+            f"{used} {operator!r}. Partitions are matched by =, <>, <, <=, >, >=, IN, BETWEEN, "
+            "IS NULL, AND, OR and NOT over literals. Use scope='rows' for any other predicate."
+        )
+
 
 class PartitionColumnNotFoundError(ReplaceWhereError):
     """The predicate names a column that is not a partition source."""
+
+    def __init__(self, column: str, available: Iterable[str]) -> None:
+        self.column = column
+        self.available = tuple(available)
+        super().__init__(
+            f"The table is not partitioned by {column!r}. Partition columns are: "
+            f"{', '.join(self.available)}. Use scope='rows' for predicates on other columns."
+        )
+
+
+class PartitionTypeMismatchError(TypeMismatchError, ReplaceWhereError):
+    """A literal of the predicate is no value of the partition column's type."""
 
 
 class TableNotFoundError(IcefloeError):

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 
 def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
     """A DataFrame of all rows of an Arrow table.
 
-    PySpark loses the rows that come after an empty chunk, so such chunks are left out.
+    PySpark loses the rows that come after an empty chunk, so such chunks are left out; over Spark
+    Connect it refuses a table without rows.
     """
     batches = [batch for batch in table.to_batches() if batch.num_rows]
+    if not batches:
+        schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
+        return spark.createDataFrame([], schema)
     return spark.createDataFrame(pa.Table.from_batches(batches, schema=table.schema))

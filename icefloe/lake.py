@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from weakref import ref
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
@@ -36,6 +37,7 @@ from icefloe.table import Table
 
 DEFAULT_NAMESPACE = "default"
 EMBEDDED_CATALOG = "icefloe"
+_opened: list[ref[Lake]] = []  # in the order of opening
 _SQLITE_WAIT_S = 60  # writers of one SQLite catalog wait for each other rather than fail
 
 
@@ -55,7 +57,17 @@ def connect(
     >>> lake = icefloe.connect("lake")  # doctest: +SKIP
     """
     found = _catalog(warehouse, catalog, properties)
-    return Lake(found, session_of(spark))
+    lake = Lake(found, session_of(spark))
+    _opened[:] = [*(earlier for earlier in _opened if earlier() is not None), ref(lake)]
+    return lake
+
+
+def last_opened() -> Lake:
+    """The lake that `connect` opened last, of those the program still holds."""
+    for opened in reversed(_opened):
+        if (lake := opened()) is not None:
+            return lake
+    raise StatementError("No lake is open. Call icefloe.connect(), or give lake=.")
 
 
 class Lake:

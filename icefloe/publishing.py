@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table.update import TableUpdate
@@ -24,6 +26,8 @@ from icefloe.plan.plan import Plan
 from icefloe.results import DmlResult
 from icefloe.statements import Options
 
+log = logging.getLogger("icefloe")
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -33,6 +37,22 @@ class Context:
     catalog: Catalog
     read_state: Callable[[str], TableState]  # the newest state of a branch
     resolve: ResolveTables
+
+
+def repeated(options: Options, once: Callable[[], DmlResult]) -> DmlResult:
+    """Run a statement, and again after a conflict as often as its options say."""
+    started = time.monotonic()
+    for attempt in range(options.retries + 1):
+        try:
+            result = once()
+            break
+        except ConflictError as lost:
+            if attempt == options.retries:
+                raise
+            log.info("%s; running the statement again (%d)", lost.reason, attempt + 1)
+    result = replace(result, duration_s=time.monotonic() - started)
+    log.info("%s", result)
+    return result
 
 
 @contextmanager

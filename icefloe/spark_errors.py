@@ -12,6 +12,7 @@ from pyspark.logger import PySparkLogger
 
 from icefloe.errors import (
     ColumnNotFoundError,
+    ConstraintError,
     IcefloeError,
     NullabilityError,
     ParseError,
@@ -25,6 +26,9 @@ from icefloe.errors import (
 _CONTEXTS = ("SQL", "DataFrame")
 _NULL = re.compile(r"<icefloe-null>(.*?)</icefloe-null>")
 _OVERFLOW = re.compile(r"<icefloe-overflow>(.*?)\|(.*?)\|(.*?)</icefloe-overflow>")
+_OUTSIDE = re.compile(
+    r"<icefloe-outside>(.*?)</icefloe-outside><icefloe-row>(.*?)</icefloe-row>", re.DOTALL
+)
 _NO_PYARROW = re.compile(r"No module named '?(pyarrow|numpy)|PyArrow >= |PACKAGE_NOT_INSTALLED")
 _MISSING = re.compile(
     r"(?:File|Path|path|file) (?:does not exist:? |not found:? )?((?:file|s3a?|hdfs|gs|abfss?):\S+)"
@@ -74,6 +78,8 @@ def _marked(
     """Errors that our own expressions and tasks raise, with the facts between markers."""
     if null := _NULL.search(text):
         return NullabilityError(null[1])
+    if outside := _OUTSIDE.search(text):
+        return ConstraintError(outside[1], outside[2])
     if overflow := _OVERFLOW.search(text):
         column, expected, actual = overflow.groups()
         return TypeMismatchError(

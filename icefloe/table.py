@@ -27,6 +27,11 @@ from icefloe.merge_builder import Merge
 from icefloe.metadata.state import MAIN, TableState, state_of
 from icefloe.publishing import Context
 from icefloe.reading import read_rows
+from icefloe.replace.builders import ReplaceUsing, ReplaceWhere
+from icefloe.replace.derive import partitions_of
+from icefloe.replace.log import render_log
+from icefloe.replace.partitions import overwrite_partitions
+from icefloe.replace.statements import Replacement, ReplaceStatement, UsingStatement
 from icefloe.results import DmlResult
 from icefloe.rows import fit_rows, source_frame
 from icefloe.schemas.spark_types import spark_schema
@@ -144,7 +149,9 @@ class Table:
 
     def overwrite_partitions(self, rows: object) -> DmlResult:
         """Replace exactly the partitions that `rows` has rows in."""
-        return self._write(WriteKind.OVERWRITE_PARTITIONS, rows)
+        fitted = fit_rows(rows, self._state(), self._lake.spark)
+        statement = WriteStatement(WriteKind.OVERWRITE_PARTITIONS, fitted)
+        return overwrite_partitions(statement, self._context())
 
     def truncate(self) -> DmlResult:
         """Remove all rows, by metadata alone."""
@@ -179,7 +186,27 @@ class Table:
         """Begin a MERGE that updates rows that match and inserts the others."""
         return self.merge(source, on).when_matched().update_all().when_not_matched().insert_all()
 
+    def replace_where(self, predicate: str, rows: object) -> ReplaceWhere:
+        """Begin a REPLACE WHERE: `rows` for those that `predicate` is true for, in one commit."""
+        return ReplaceWhere(self._context(), ReplaceStatement((Replacement(predicate, rows),)))
+
+    def replace_using(self, columns: Sequence[str] | str, rows: object) -> ReplaceUsing:
+        """Begin a REPLACE USING: `rows` for those with the same values in `columns`."""
+        names = (columns,) if isinstance(columns, str) else tuple(columns)
+        return ReplaceUsing(self._context(), UsingStatement(names, rows))
+
+    def partitions_of(self, rows: object) -> str:
+        """The predicate of the partitions that `rows` lie in, for `replace_where`.
+
+        Only the columns that the table is partitioned by are needed.
+        """
+        return partitions_of(rows, self._state(), self._lake.spark)
+
     # Metadata tables
+
+    def log(self, snapshot_id: int | None = None) -> str:
+        """Commits as JSON lines of `replaceWhere`, `remove` and `add`: one, or all of them."""
+        return render_log(self._state(), snapshot_id)
 
     def history(self) -> DataFrame:
         """When which snapshot became current."""

@@ -14,8 +14,11 @@ ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/operations.md", "docs/merge.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/operations.md", "docs/merge.md", "docs/replace_where.md"]
+)
 def test_examples_run_as_written(page, spark, tmp_path, monkeypatch, capsys):
+    """R27: docs/replace_where.md is the worked daily reload."""
     monkeypatch.chdir(tmp_path)
     blocks = BLOCK.findall((ROOT / page).read_text())
     assert blocks

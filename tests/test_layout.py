@@ -37,9 +37,10 @@ LAYERS = [
     ["publishing"],
     ["merging"],
     ["engine"],
-    ["builders", "merge_builder", "reading", "rows", "inspection", "evolution"],
+    ["builders", "merge_builder", "reading", "rows", "inspection", "evolution", "replace"],
     ["table"],
     ["lake"],
+    ["writer"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
@@ -133,4 +134,5 @@ def test_public_names():
         "__version__",
         "connect",
         "errors",
+        "write",
     }

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-NUMBER = re.compile(r"\b([UTX])(\d\d)\b", re.IGNORECASE)
+NUMBER = re.compile(r"\b([UTRX])(\d\d)\b", re.IGNORECASE)
 
 # U35 is SQL; T33 to T40 are later work.
 CLAIMED = {
@@ -15,6 +15,7 @@ CLAIMED = {
     *(f"T{n:02}" for n in range(1, 33)),
     "T41",
     "T42",
+    *(f"R{n:02}" for n in range(1, 39)),
     *(f"X{n:02}" for n in range(4, 11)),
 }
 
@@ -25,6 +26,9 @@ WITHOUT_MATRIX = {
     "the mode itself is the subject": {"U21", "T02", "T03", "T04", "T05", "T06", "T24"},
     "partitions are the subject": {"T32"},
     "a list of tests": {"T28"},
+    "replacing is by partitions; of rows, which has modes, tests/replace says more": {
+        f"R{n:02}" for n in range(1, 39)
+    },
 }
 
 

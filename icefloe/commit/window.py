@@ -39,7 +39,7 @@ def window_since(base: TableState, head: TableState) -> CommitWindow:
             reached_base = True
             break
         replaces = snapshot.summary is not None and snapshot.summary.operation == Operation.REPLACE
-        for status, file in _changes_of(snapshot, head.io):
+        for status, file in changes_of(snapshot, head.io):
             if status == ManifestEntryStatus.DELETED and file.is_data:
                 removed.add(file.path)
             elif status == ManifestEntryStatus.ADDED and not replaces:
@@ -58,7 +58,7 @@ def window_since(base: TableState, head: TableState) -> CommitWindow:
     )
 
 
-def _changes_of(snapshot: Snapshot, io: FileIO) -> Iterator[tuple[ManifestEntryStatus, LiveFile]]:
+def changes_of(snapshot: Snapshot, io: FileIO) -> Iterator[tuple[ManifestEntryStatus, LiveFile]]:
     """What one snapshot itself added and removed."""
     for manifest in list_manifests(io, snapshot):
         if manifest.added_snapshot_id == snapshot.snapshot_id:

@@ -6,7 +6,7 @@ happens to a file with changes. Files all of whose rows go are removed in every 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyroaring import BitMap64
@@ -34,6 +34,7 @@ class RowChange:
     condition: Column | None
     assigned: Mapping[str, Column]
     statement_id: str
+    choose: Callable[[DataFrame], DataFrame] | None = None  # keeps the rows to change, by a join
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,7 @@ def _outcome(
 
 def _matching(change: RowChange, files: Sequence[Candidate]) -> DataFrame:
     rows = _named(change, change.scan.over(files).rows())
+    rows = change.choose(rows) if change.choose else rows
     return rows if change.condition is None else rows.filter(change.condition)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,18 +53,23 @@ def write_data(
     changes: ChangeColumns | None = None,
     *,
     gather: bool = False,
+    predicates: Sequence[str] = (),
 ) -> WrittenRows:
     """Write rows that have the table's columns under its current spec; one Spark job.
 
     With `changes`, rows also tell which row of the table each one stands for. With `gather`,
-    rows that come a few from everywhere are brought together in few files.
+    rows that come a few from everywhere are brought together in few files. With `predicates`, they
+    carry the number of one that they do not satisfy: the first row that has one ends the job.
     """
     spec = state.metadata.spec()
-    rows = _laid_out(state, rows, spec, changes, gather=gather)
+    told = [changes.file, changes.pos, changes.action] if changes else []
+    told += [columns.OUTSIDE] if predicates else []
+    rows = _laid_out(state, rows, spec, [name for name in told if name], gather=gather)
     task = write_rows(
         file_layout(state, statement_id),
         [columns.written(i) for i in range(len(state.schema.fields))],
         changes,
+        (columns.OUTSIDE, tuple(predicates)) if predicates else None,
     )
     results = run_task(rows, task)
     known = leaves(state.schema)
@@ -147,7 +153,7 @@ def _laid_out(
     state: TableState,
     rows: DataFrame,
     spec: PartitionSpec,
-    changes: ChangeColumns | None,
+    told: Sequence[str],
     *,
     gather: bool,
 ) -> DataFrame:
@@ -169,8 +175,7 @@ def _laid_out(
     carried = [
         quoted(field.name).alias(columns.written(i)) for i, field in enumerate(state.schema.fields)
     ]
-    told = (changes.file, changes.pos, changes.action) if changes else ()
-    return rows.select(*carried, *names, *(name for name in told if name))
+    return rows.select(*carried, *names, *told)
 
 
 def _sort_columns(state: TableState) -> list[Column]:

@@ -27,3 +27,12 @@ class NullInRequiredError(ValueError):
 
     def __init__(self, column: str) -> None:
         super().__init__(f"<icefloe-null>{column}</icefloe-null>")
+
+
+class RowOutsideError(ValueError):
+    """A row does not satisfy its predicate; the driver finds both between the markers."""
+
+    def __init__(self, predicate: str, row: str) -> None:
+        super().__init__(
+            f"<icefloe-outside>{predicate}</icefloe-outside><icefloe-row>{row}</icefloe-row>"
+        )

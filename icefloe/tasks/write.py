@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from icefloe.tasks.metrics import NanCounter, column_metrics, split_offsets
 from icefloe.tasks.positions import ChangeCollector, ChangeColumns
-from icefloe.tasks.results import NullInRequiredError, as_batch
+from icefloe.tasks.results import NullInRequiredError, RowOutsideError, as_batch
 
 _EPOCH = date(1970, 1, 1)
 
@@ -193,11 +193,13 @@ def write_rows(
     layout: FileLayout,
     columns: Sequence[str],
     changes: ChangeColumns | None = None,
+    outside: tuple[str, Sequence[str]] | None = None,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A `mapInArrow` task: write `columns` of each row, tell the files.
 
     With `changes` the rows stand for rows of the table: what happens to those is told too, and
-    rows that only delete another are not written.
+    rows that only delete another are not written. `outside` names the column with the number of a
+    predicate that a row does not satisfy, and the predicates: one such row fails the task.
     """
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -215,6 +217,7 @@ def write_rows(
                     if done:
                         done[-1].close()
                     done.append(DataFileWriter(layout, partition))
+                _refuse_outside(rows, outside)
                 done[-1].write(_fit(rows.select(columns), layout.schema))
             if done:
                 done[-1].close()
@@ -226,6 +229,19 @@ def write_rows(
         yield as_batch([*told, *(seen.results() if seen else ())])
 
     return task
+
+
+def _refuse_outside(rows: pa.Table, outside: tuple[str, Sequence[str]] | None) -> None:
+    """Fail on the first row that has the number of a predicate, showing some of its values."""
+    if outside is None:
+        return
+    numbers = rows.column(outside[0])
+    if numbers.null_count == len(numbers):
+        return
+    first = pc.index(pc.is_valid(numbers), True).as_py()
+    values = rows.slice(first, 1).to_pylist()[0].values()
+    shown = ", ".join(repr(value)[:60] for value in list(values)[:8])
+    raise RowOutsideError(outside[1][numbers[first].as_py()], f"({shown}, …)")
 
 
 def collect_changes(

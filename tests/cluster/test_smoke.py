@@ -16,6 +16,7 @@ from tables import data_files, delete_files, rows, snapshots, summary
 import icefloe
 from icefloe.errors import (
     ColumnNotFoundError,
+    ConstraintError,
     NullabilityError,
     ParseError,
     SchemaMismatchError,
@@ -155,6 +156,36 @@ def test_overwrite_and_truncate(table):
     assert rows(table) == [(7, "x", 0.0)]
     assert table.truncate().rows_deleted == 1
     assert rows(table) == []
+
+
+def test_replacements(lake, mode):
+    schema = "id INT, day DATE, at TIMESTAMP, n TIMESTAMP_NTZ, p DECIMAL(9,2), s STRING"
+    days = [dt.date(2024, 1, d) for d in (1, 2)]
+    old = [
+        {"id": i, "day": days[i % 2], "at": None, "n": None, "p": Decimal(i), "s": None}
+        for i in range(6)
+    ]
+    table = lake.create_table(
+        f"replaced_{mode[:4]}", schema, partition_by=["day"], properties={"write.delete.mode": mode}
+    )
+    table.append(old)
+    predicate = table.partitions_of([old[0]])
+    assert predicate == "`day` IN (DATE '2024-01-01')"
+    assert table.replace_where(predicate, [old[0]]).execute().rows_deleted == 3
+    with pytest.raises(ConstraintError, match="2024"):
+        table.replace_where(predicate, [old[0], old[1]]).execute()
+    result = table.replace_where("p >= 3 OR s IN (SELECT upper('x'))", [old[3]]).with_options(
+        scope="rows"
+    )
+    assert result.execute().rows_deleted == 2
+    assert table.replace_using(["id"], [old[3], old[4]]).execute().rows_deleted == 1
+    table.evolve_partitions(["bucket(2, s)", "truncate(2, id)", "hours(at)", "n", "p"])
+    table.overwrite_partitions([{**old[3], "s": None}])
+    assert [i for i, *_ in rows(table)] == [0, 1, 3, 4]
+    two = table.replace_where("p = 3 AND n IS NULL AND at IS NULL", [old[3]])
+    two = two.and_where("id >= 20 AND id < 22 AND n = '2024-01-01' AND at IS NULL", [])
+    assert two.with_options(scope="rows").execute().rows_deleted == 1
+    assert leftovers(table) == set()
 
 
 def test_statement_that_matches_nothing_makes_no_snapshot(table):

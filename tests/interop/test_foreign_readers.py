@@ -12,7 +12,6 @@ import pytest
 from interop_readers import disagreements, icefloe_rows
 
 from icefloe import Table
-from icefloe.errors import UnsupportedTableError
 
 SCHEMA = """
     id BIGINT NOT NULL, n INT, m INT, region STRING, price DOUBLE, cost DECIMAL(12, 2), day DATE,
@@ -119,13 +118,7 @@ def delete_file_of_row_20(table: Table, kind: Kind) -> None:
 
 
 def overwrite_partitions(table: Table, kind: Kind) -> None:
-    rows = later(29, 33, 37)
-    try:
-        table.overwrite_partitions(rows)
-    except UnsupportedTableError as refused:
-        assert isinstance(kind, EvolvedKind)
-        assert "older partition spec" in str(refused)
-        table.append(rows)
+    table.overwrite_partitions(later(29, 33, 37))
 
 
 STATEMENTS = [

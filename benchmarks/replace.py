@@ -1,0 +1,225 @@
+"""Replacing 1 of 100 partitions, and rows that straddle files, against overwriting and delta-rs.
+
+    python -m benchmarks.replace                   # a smoke test, its times mean nothing
+    python -m benchmarks.replace --rows 4000000    # writes benchmarks/results/replace/replace.json
+
+Prints a table in Markdown. Every peer loads the same rows, one file per partition. The statement
+alone is timed, on the wall clock; before each repetition the table is rolled back. Rows and sums
+afterwards are compared with what must come out, computed without any peer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
+
+import icefloe
+from benchmarks.machine import commit_of, machine
+
+PARTITIONS = 100
+ONE = "part = 42"
+STRADDLING = "part >= 40 AND part < 50 AND value < 500"  # half of the rows of ten partitions
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Case:
+    """A statement: the rows that go, the rows that come."""
+
+    name: str
+    predicate: str
+    new: pa.Table
+    after: tuple[int, int]  # rows, and the sum of `value`
+
+
+def table_of(rows: int) -> pa.Table:
+    """Rows in order of their partition; `value` below 1000, half of them below 500."""
+    ids = np.arange(rows, dtype=np.int64)
+    rng = np.random.default_rng(20240229)
+    return pa.table(
+        {
+            "id": ids,
+            "part": (ids * PARTITIONS // rows).astype(np.int32),
+            "value": rng.integers(0, 1000, rows, dtype=np.int64),
+            "note": pa.array(ids % 1000).cast(pa.string()),
+        }
+    )
+
+
+def cases_of(rows: pa.Table) -> list[Case]:
+    part, value = rows["part"], rows["value"]
+    one = pc.equal(part, 42)
+    some = pc.and_(pc.and_(pc.greater_equal(part, 40), pc.less(part, 50)), pc.less(value, 500))
+    return [
+        _case("1 of 100 partitions", ONE, rows, one),
+        _case("rows that straddle 10 partitions", STRADDLING, rows, some),
+    ]
+
+
+def _case(name: str, predicate: str, rows: pa.Table, goes: pa.ChunkedArray) -> Case:
+    """New rows are the old ones with another `value`, still true for the predicate."""
+    old = rows.filter(goes)
+    changed = pc.add(old["value"], 1) if predicate == ONE else pc.subtract(499, old["value"])
+    new = old.set_column(2, "value", changed)
+    total = pc.sum(rows["value"]).as_py() - pc.sum(old["value"]).as_py()
+    return Case(name, predicate, new, (rows.num_rows, total + pc.sum(new["value"]).as_py()))
+
+
+class IcefloePeer:
+    """icefloe: whole partitions by metadata, rows in a mode, or the whole table overwritten."""
+
+    def __init__(self, folder: Path, rows: pa.Table, scope: str, mode: str) -> None:
+        self._lake = icefloe.connect(folder)
+        self._table = self._lake.create_table(
+            "rows", rows.schema, partition_by=["part"], properties={"write.delete.mode": mode}
+        )
+        self._table.append(rows)
+        self._base = self._table.snapshot_id
+        self._scope, self.folder = scope, folder
+
+    def run(self, case: Case) -> None:
+        if self._scope == "table":
+            kept = f"NOT ({case.predicate})"
+            frame = self._lake.spark.createDataFrame(case.new)
+            self._table.overwrite(self._table.scan(where=kept).unionByName(frame))
+            return
+        statement = self._table.replace_where(case.predicate, case.new)
+        statement.with_options(scope=self._scope).execute()
+
+    def restore(self) -> None:
+        self._table.rollback(self._base)
+
+    def found(self) -> tuple[int, int]:
+        row = self._table.scan().selectExpr("count(*)", "sum(value)").first()
+        return row[0], row[1]
+
+
+class DeltaRsPeer:
+    """delta-rs: `write_deltalake(mode="overwrite", predicate=…)`."""
+
+    def __init__(self, folder: Path, rows: pa.Table) -> None:
+        self.folder = folder / "delta"
+        write_deltalake(self.folder, rows, partition_by=["part"])
+        self._base = DeltaTable(self.folder).version()
+
+    def run(self, case: Case) -> None:
+        write_deltalake(self.folder, case.new, mode="overwrite", predicate=case.predicate)
+
+    def restore(self) -> None:
+        table = DeltaTable(self.folder)
+        if table.version() > self._base:
+            table.restore(self._base)
+
+    def found(self) -> tuple[int, int]:
+        query = "SELECT count(*) AS n, sum(value) AS s FROM t"
+        table = DeltaTable(self.folder)
+        told = pa.table(QueryBuilder().register("t", table).execute(query).read_all())
+        return told["n"][0].as_py(), told["s"][0].as_py()
+
+
+Peer = IcefloePeer | DeltaRsPeer
+
+
+def peers_of(folder: Path, rows: pa.Table) -> Mapping[str, Callable[[], Peer]]:
+    cow, mor = "copy-on-write", "merge-on-read"
+    return {
+        "replace_where": lambda: IcefloePeer(folder / "partitions", rows, "partitions", mor),
+        "overwrite of the table": lambda: IcefloePeer(folder / "table", rows, "table", mor),
+        "scope rows, copy-on-write": lambda: IcefloePeer(folder / "cow", rows, "rows", cow),
+        "scope rows, merge-on-read": lambda: IcefloePeer(folder / "mor", rows, "rows", mor),
+        "delta-rs predicate": lambda: DeltaRsPeer(folder, rows),
+    }
+
+
+def measure(
+    peers: Mapping[str, Peer], cases: list[Case], repetitions: int
+) -> dict[str, dict[str, dict[str, object]]]:
+    """Best of the repetitions, by case and peer; wrong rows are an error.
+
+    Peers take turns, so that all see the same load, and the first round warms up the session.
+    """
+    results: dict[str, dict[str, dict[str, object]]] = {}
+    for number in range(repetitions + 1):
+        for name, peer in peers.items():
+            for case in cases:
+                if name == "replace_where" and case.predicate != ONE:
+                    continue  # not on partition borders
+                took, written = _timed(peer, case)
+                if number:
+                    told = results.setdefault(case.name, {}).setdefault(name, {"all_seconds": []})
+                    seconds = [*told["all_seconds"], took]  # type: ignore[misc]
+                    told.update(seconds=min(seconds), all_seconds=seconds, bytes_written=written)
+    return results
+
+
+def _timed(peer: Peer, case: Case) -> tuple[float, int]:
+    """Seconds of the statement, and the size of the Parquet files that it added."""
+    peer.restore()
+    before = set(peer.folder.rglob("*.parquet"))
+    started = time.perf_counter()
+    peer.run(case)
+    took = time.perf_counter() - started
+    new = set(peer.folder.rglob("*.parquet")) - before
+    if peer.found() != case.after:
+        raise AssertionError(f"{case.name}: {peer.found()} where {case.after} must come out")
+    return took, sum(file.stat().st_size for file in new)
+
+
+def markdown(results: Mapping[str, Mapping[str, dict[str, object]]]) -> str:
+    lines = ["| | " + " | ".join(results) + " |", "|---|" + "---|" * len(results)]
+    names = list(dict.fromkeys(name for told in results.values() for name in told))
+    for name in names:
+        shown = [
+            f"{told[name]['seconds']:.2f} s" if name in told else "–" for told in results.values()
+        ]
+        lines.append(f"| {name} | " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--save", action="store_true", help="write the result file")
+    chosen = parser.parse_args()
+    rows = table_of(chosen.rows)
+    with tempfile.TemporaryDirectory() as folder:
+        peers = {name: make() for name, make in peers_of(Path(folder), rows).items()}
+        results = measure(peers, cases_of(rows), chosen.repetitions)
+    print(markdown(results))
+    if chosen.save:
+        _save(results, chosen.rows, chosen.repetitions)
+
+
+def _save(results: Mapping[str, object], rows: int, repetitions: int) -> None:
+    facts = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit_of(ROOT),
+        "machine": machine(),
+        "load_average_at_end": os.getloadavg(),
+        "versions": {p: version(p) for p in ("pyspark", "pyiceberg", "pyarrow", "deltalake")},
+        "rows": rows,
+        "partitions": PARTITIONS,
+        "repetitions": repetitions,
+        "results": results,
+    }
+    path = ROOT / "benchmarks/results/replace/replace.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(facts, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""The table's history as a log of JSON lines: `replaceWhere`, `remove` and `add`.
+
+A view, rendered from snapshots and manifests; nothing of it is stored. A commit is its marker, if
+it is a REPLACE WHERE, then the files it removed, then those it added.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.manifest import DataFileContent, ManifestEntryStatus
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from icefloe.commit.window import changes_of
+from icefloe.metadata.files import LiveFile
+from icefloe.metadata.manifests import schema_for_spec
+from icefloe.metadata.state import TableState, ancestors, at_snapshot
+from icefloe.replace.where import OPERATION, PREDICATE_KEY
+
+_DELETES = {
+    DataFileContent.POSITION_DELETES: "position-deletes",
+    DataFileContent.EQUALITY_DELETES: "equality-deletes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceWhereAction:
+    """The marker of a REPLACE WHERE in the log."""
+
+    predicate: str
+    timestamp: int  # milliseconds since 1970
+    data_change: bool = True
+    operation_metrics: Mapping[str, Any] | None = None
+
+    def to_json(self) -> str:
+        """The marker as a line of the log."""
+        facts: dict[str, Any] = {
+            "predicate": self.predicate,
+            "timestamp": self.timestamp,
+            "dataChange": self.data_change,
+        }
+        if self.operation_metrics is not None:
+            facts["operationMetrics"] = dict(self.operation_metrics)
+        return _line("replaceWhere", facts)
+
+    @classmethod
+    def from_json(cls, line: str) -> ReplaceWhereAction:
+        """The marker of a line of the log."""
+        facts = json.loads(line)["replaceWhere"]
+        return cls(
+            facts["predicate"],
+            facts["timestamp"],
+            facts.get("dataChange", True),
+            facts.get("operationMetrics"),
+        )
+
+
+def render_log(state: TableState, snapshot_id: int | None) -> str:
+    """One commit, or all of the branch's history from the oldest that is kept, as JSON lines."""
+    if snapshot_id is None:
+        commits = list(ancestors(state.metadata, state.snapshot))[::-1]
+    else:
+        found = at_snapshot(state, snapshot_id).snapshot
+        commits = [found] if found else []
+    return "\n".join(line for commit in commits for line in _lines(state, commit))
+
+
+def _lines(state: TableState, snapshot: Snapshot) -> Iterator[str]:
+    summary = snapshot.summary
+    told = summary.additional_properties if summary else {}
+    if told.get("icefloe.operation") == OPERATION and PREDICATE_KEY in told:
+        yield ReplaceWhereAction(told[PREDICATE_KEY], snapshot.timestamp_ms).to_json()
+    moves_rows = summary is None or summary.operation != Operation.REPLACE
+    changes = list(changes_of(snapshot, state.io))
+    for status, file in changes:
+        if status == ManifestEntryStatus.DELETED:
+            yield _line(
+                "remove",
+                {
+                    "path": file.path,
+                    "deletionTimestamp": snapshot.timestamp_ms,
+                    "dataChange": moves_rows,
+                    "partitionValues": _partition_values(state, file),
+                    **_content(file),
+                },
+            )
+    for status, file in changes:
+        if status == ManifestEntryStatus.ADDED:
+            yield _line(
+                "add",
+                {
+                    "path": file.path,
+                    "partitionValues": _partition_values(state, file),
+                    "size": file.size,
+                    "numRecords": file.rows,
+                    **_content(file),
+                },
+            )
+
+
+def _content(file: LiveFile) -> dict[str, str]:
+    """What a delete file is; nothing for a data file."""
+    return {} if file.is_data else {"content": _DELETES[file.file.content]}
+
+
+def _partition_values(state: TableState, file: LiveFile) -> dict[str, str | None]:
+    """Partition fields by name, as text people read; None for NULL."""
+    spec = state.metadata.specs()[file.spec_id]
+    types = spec.partition_type(schema_for_spec(state.metadata, spec)).fields
+    values: dict[str, str | None] = {}
+    for position, (field, kind) in enumerate(zip(spec.fields, types, strict=True)):
+        value = file.file.partition[position]
+        shown = None
+        if value is not None:
+            shown = field.transform.to_human_string(kind.field_type, value)
+        values[field.name] = shown
+    return values
+
+
+def _line(kind: str, facts: Mapping[str, Any]) -> str:
+    return json.dumps({kind: facts}, ensure_ascii=False)

@@ -1,0 +1,83 @@
+"""Old rows that new rows, written already, take the place of: by partition or by key.
+
+The new rows are written first and looked at as files: what is then deleted is chosen by exactly
+the rows that will be published, and the rows given are read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame
+
+from icefloe.commit.conflicts import Guard
+from icefloe.execute.row_changes import RowChange, RowChangeOutcome, change_rows
+from icefloe.execute.scan import Scan
+from icefloe.execute.write_data import WrittenRows
+from icefloe.metadata.matching import FileMatcher
+from icefloe.metadata.state import TableState
+from icefloe.plan.files import FilePlan
+from icefloe.plan.plan import Plan, plan_statement
+from icefloe.publishing import Context, added_bytes, publish_changes
+from icefloe.results import DmlResult
+from icefloe.settings import UpdateKind
+from icefloe.statements import Options, RowStatement
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Which old rows go: files that may hold them, and how to tell them apart in one."""
+
+    operation: str
+    state: TableState
+    files: FilePlan
+    matcher: FileMatcher
+    choose: Callable[[DataFrame], DataFrame]
+    summary: dict[str, str]
+
+
+def plan_removal(
+    operation: str, state: TableState, files: FilePlan, options: Options, where: str
+) -> Plan:
+    """What happens to the files, as in a DELETE."""
+    statement = RowStatement(UpdateKind.DELETE, None, (), options)
+    plan = plan_statement(statement, state, files, has_subquery=False)
+    return replace(plan, operation=operation, where=where)
+
+
+def replace_rows(
+    context: Context, removal: Removal, written: WrittenRows, options: Options, statement_id: str
+) -> DmlResult:
+    """Delete the old rows and publish them with the new ones."""
+    state = removal.state
+    plan = plan_removal(removal.operation, state, removal.files, options, "")
+    scan = Scan.of(context.spark, state, removal.files.candidates)
+    outcome = change_rows(
+        RowChange(scan, removal.files, plan.mode, None, {}, statement_id, choose=removal.choose)
+    )
+    changes = replace(outcome.changes, added_data=(*outcome.changes.added_data, *written.files))
+    outcome = replace(outcome, changes=changes)
+    result = _result(plan, outcome, written)
+    chosen = replace(options, summary={**options.summary, **removal.summary})
+    guard = Guard(plan.isolation, removal.matcher)
+    return publish_changes(context, state, changes, guard, chosen, lambda _gone: result)
+
+
+def _result(plan: Plan, outcome: RowChangeOutcome, written: WrittenRows) -> DmlResult:
+    changes = outcome.changes
+    return DmlResult(
+        operation=plan.operation,
+        mode=plan.mode.value,
+        rows_inserted=written.rows,
+        rows_deleted=outcome.rows_deleted,
+        rows_copied=outcome.rows_copied,
+        data_files_added=len(changes.added_data),
+        data_files_removed=len(changes.removal.data),  # type: ignore[union-attr]
+        delete_files_added=len(changes.added_deletes),
+        delete_files_removed=len(changes.removal.deletes),  # type: ignore[union-attr]
+        files_scanned=plan.files_scanned,
+        files_skipped=plan.files_skipped,
+        bytes_written=added_bytes(changes),
+        bytes_encoded=outcome.bytes_encoded,
+    )

@@ -1,0 +1,167 @@
+"""Which files may hold rows of partitions that new rows were written to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyiceberg.expressions import NotNull, Reference
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform, VoidTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import PrimitiveType
+
+from icefloe.metadata.files import partition_key_of
+from icefloe.metadata.matching import FileMatcher
+from icefloe.metadata.state import TableState
+from icefloe.plan.files import Candidate, FilePlan, SkippedFile
+from icefloe.predicates.leaves import Column, Comparison, compare, is_in, is_null
+from icefloe.predicates.lowered import ALWAYS, UNKNOWN, Lowered, all_of, any_of
+from icefloe.replace.match import NULL, values_of
+from icefloe.replace.translate import sql_literal
+
+# Files are tested against every tuple: beyond this, those of older specs are all looked into.
+_MOST_TUPLES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSet:
+    """Values of some fields of one spec, as tuples; `positions` are the fields' places in it."""
+
+    spec: PartitionSpec
+    positions: tuple[int, ...]
+    keys: frozenset[tuple[Any, ...]]
+
+    @classmethod
+    def of(
+        cls, spec: PartitionSpec, files: Collection[DataFile], positions: Sequence[int]
+    ) -> PartitionSet:
+        """The partitions of `files`, which stand under `spec`."""
+        chosen = tuple(positions)
+        return cls(spec, chosen, frozenset(_key(spec, f.partition, chosen) for f in files))
+
+    @property
+    def fields(self) -> list[PartitionField]:
+        """The fields that the keys have values of."""
+        return [self.spec.fields[position] for position in self.positions]
+
+    def has(self, partition: Record) -> bool:
+        """Whether a partition of the spec has one of the keys."""
+        return _key(self.spec, partition, self.positions) in self.keys
+
+
+def _key(spec: PartitionSpec, partition: Record, positions: Sequence[int]) -> tuple[Any, ...]:
+    _, values = partition_key_of(spec.spec_id, partition)
+    return tuple(values[position] for position in positions)
+
+
+class PartitionSetMatcher(FileMatcher):
+    """Files that may hold rows of a set of partitions: those of its spec by key, others by values.
+
+    A transform that says nothing of ranges, such as bucket, is known by key alone.
+    """
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        schema: Schema,
+        specs: Mapping[int, PartitionSpec],
+        partitions: PartitionSet,
+    ) -> None:
+        super().__init__(lowered, schema, specs)
+        self._partitions = partitions
+
+    def why_not(self, file: DataFile, spec_id: int) -> str | None:
+        """What rules the file out; None when it may match."""
+        known = self._partitions
+        if spec_id == known.spec.spec_id and not known.has(file.partition):
+            return "partition"
+        return super().why_not(file, spec_id)
+
+
+def without_other_partitions(
+    files: FilePlan, partitions: PartitionSet, *, covered: bool
+) -> FilePlan:
+    """Files of the set's spec are candidates only in its partitions; `covered`: all their rows."""
+    kept: list[Candidate] = []
+    skipped = list(files.skipped)
+    for candidate in files.candidates:
+        if candidate.live.spec_id != partitions.spec.spec_id:
+            kept.append(candidate)
+        elif partitions.has(candidate.live.file.partition):
+            kept.append(replace(candidate, covered=covered or candidate.covered))
+        else:
+            skipped.append(SkippedFile(candidate.path, "partition"))
+    return replace(files, candidates=tuple(kept), skipped=tuple(skipped))
+
+
+def lowered_partitions(state: TableState, partitions: PartitionSet, time_zone: str) -> Lowered:
+    """What rows of the partitions have in common, for files of any spec."""
+    schema = state.schema
+    fields = partitions.fields
+    if not fields:
+        return ALWAYS  # one partition: the whole table
+    if len(fields) == 1 and isinstance(fields[0].transform, IdentityTransform):
+        return _identity(schema, fields[0], partitions.keys, time_zone)
+    if len(partitions.keys) > _MOST_TUPLES:
+        return UNKNOWN
+    return any_of(
+        [
+            all_of(
+                [
+                    _lowered(schema, field, value, time_zone)
+                    for field, value in zip(fields, key, strict=True)
+                ]
+            )
+            for key in partitions.keys
+        ]
+    )
+
+
+def _identity(
+    schema: Schema, field: PartitionField, keys: Collection[tuple[Any, ...]], time_zone: str
+) -> Lowered:
+    column = _column(schema, field, time_zone)
+    if column is None or column.may_be_nan:
+        return UNKNOWN
+    values = [value for (value,) in keys if value is not None]
+    parts = [is_null(column, negated=False)] if len(values) < len(keys) else []
+    if values:
+        parts.append(is_in(column, [sql_literal(v, column.type) for v in values], negated=False))
+    return any_of(parts)
+
+
+def _lowered(schema: Schema, field: PartitionField, value: Any, time_zone: str) -> Lowered:
+    """What rows have in common that a field gives `value`."""
+    column = _column(schema, field, time_zone)
+    if isinstance(field.transform, VoidTransform):
+        return ALWAYS
+    if column is None or column.may_be_nan:
+        return UNKNOWN
+    values = values_of(field, column.type, value)
+    if values == NULL:
+        return is_null(column, negated=False)
+    if values.low is None or values.high is None:
+        return Lowered(NotNull(term=Reference(column.name)), None)
+    if values.is_one:
+        return compare(column, Comparison.EQUAL, sql_literal(values.low, column.type))
+    up_to = Comparison.LESS if values.below_high else Comparison.LESS_OR_EQUAL
+    return all_of(
+        [
+            compare(column, Comparison.GREATER_OR_EQUAL, sql_literal(values.low, column.type)),
+            compare(column, up_to, sql_literal(values.high, column.type)),
+        ]
+    )
+
+
+def _column(schema: Schema, field: PartitionField, time_zone: str) -> Column | None:
+    """The source of a field, if it is a column of the table itself."""
+    for column in schema.fields:
+        if column.field_id == field.source_id and isinstance(column.field_type, PrimitiveType):
+            if "." in column.name:
+                return None  # PyIceberg takes it for a nested field
+            return Column(column.name, column.field_type, time_zone)
+    return None

@@ -1,0 +1,194 @@
+"""Run a REPLACE USING: new rows take the place of all rows with the same values in some columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.expressions import IsNull, Or, Reference
+from pyiceberg.manifest import DataFile
+from pyiceberg.transforms import IdentityTransform, VoidTransform
+from pyiceberg.types import NestedField, PrimitiveType
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from icefloe import columns
+from icefloe.commit.committer import already_done
+from icefloe.errors import ColumnNotFoundError, StatementError
+from icefloe.execute.scan import Scan
+from icefloe.execute.write_data import write_data
+from icefloe.metadata.files import LiveFile
+from icefloe.metadata.state import TableState
+from icefloe.plan.files import Candidate, plan_files
+from icefloe.plan.plan import Plan
+from icefloe.predicates.leaves import Column, Comparison, compare
+from icefloe.predicates.lowered import UNKNOWN, Lowered, all_of
+from icefloe.publishing import Context, repeated, statement_files
+from icefloe.quoting import quoted
+from icefloe.replace.removal import Removal, plan_removal, replace_rows
+from icefloe.replace.statements import UsingStatement
+from icefloe.replace.translate import sql_literal
+from icefloe.replace.tuples import (
+    PartitionSet,
+    PartitionSetMatcher,
+    lowered_partitions,
+    without_other_partitions,
+)
+from icefloe.results import DmlResult
+from icefloe.rows import fit_rows
+
+OPERATION = "replace_using"
+COLUMNS_KEY = "icefloe.using"
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """The values that new rows have in the key columns, as far as metadata tells."""
+
+    partitions: PartitionSet
+    lowered: Lowered
+    are_partitions: bool  # every key column is a partition: a file's rows all match, or none
+
+
+def run_using(statement: UsingStatement, context: Context) -> DmlResult:
+    """Replace the rows that share a key with a new row, as at most one snapshot."""
+    return repeated(statement.options, lambda: _run(statement, context))
+
+
+def explain_using(statement: UsingStatement, context: Context) -> Plan:
+    """What is known before the new rows are: every file may hold rows with their keys."""
+    state = context.read_state(statement.options.branch)
+    names = ", ".join(field.name for field in _key_fields(statement, state))
+    fit_rows(statement.rows, state, context.spark)
+    where = f"({names}) occurs in the new rows; files are ruled out once these are written"
+    return plan_removal(OPERATION, state, plan_files(state, UNKNOWN), statement.options, where)
+
+
+def _run(statement: UsingStatement, context: Context) -> DmlResult:
+    state = context.read_state(statement.options.branch)
+    if done := already_done(state, statement.options.idempotency_key):
+        return done
+    fields = _key_fields(statement, state)
+    rows = fit_rows(statement.rows, state, context.spark)
+    with statement_files(state) as statement_id:
+        written = write_data(state, rows, statement_id)
+        if not written.files:
+            return DmlResult(OPERATION)
+        zone = str(context.spark.conf.get("spark.sql.session.timeZone"))
+        keys = _keys_of(state, fields, written.files, zone)
+        files = without_other_partitions(
+            plan_files(state, keys.lowered), keys.partitions, covered=keys.are_partitions
+        )
+        removal = Removal(
+            operation=OPERATION,
+            state=state,
+            files=files,
+            matcher=PartitionSetMatcher(
+                keys.lowered, state.schema, state.metadata.specs(), keys.partitions
+            ),
+            choose=_with_keys_of(context, state, fields, written.files),
+            summary={COLUMNS_KEY: ", ".join(field.name for field in fields)},
+        )
+        return replace_rows(context, removal, written, statement.options, statement_id)
+
+
+def _key_fields(statement: UsingStatement, state: TableState) -> list[NestedField]:
+    """The columns named, each once, whatever their case."""
+    if not statement.columns:
+        raise StatementError("replace_using() names no column. Give the columns of the key.")
+    found: list[NestedField] = []
+    for name in statement.columns:
+        exact = [f for f in state.schema.fields if f.name == name]
+        same = exact or [f for f in state.schema.fields if f.name.lower() == str(name).lower()]
+        if len(same) != 1:
+            raise ColumnNotFoundError(str(name), [f.name for f in state.schema.fields])
+        if same[0] in found:
+            raise StatementError(f"replace_using() names the column {name!r} twice.")
+        found.append(same[0])
+    return found
+
+
+def _keys_of(
+    state: TableState, fields: list[NestedField], files: Collection[DataFile], zone: str
+) -> _Keys:
+    """Partition fields made of key columns alone tell which partitions can have equal keys."""
+    spec = state.metadata.spec()
+    wanted = {field.field_id for field in fields}
+    positions = [
+        position
+        for position, field in enumerate(spec.fields)
+        if field.source_id in wanted and not isinstance(field.transform, VoidTransform)
+    ]
+    partitions = PartitionSet.of(spec, files, positions)
+    identities = {
+        field.source_id
+        for field in partitions.fields
+        if isinstance(field.transform, IdentityTransform)
+    }
+    known = lowered_partitions(state, partitions, zone) if positions else UNKNOWN
+    if identities == wanted:
+        return _Keys(partitions, known, are_partitions=True)
+    ranges = [_range(field, files, zone) for field in fields]
+    inclusive = all_of([known, *ranges]).inclusive
+    return _Keys(partitions, Lowered(inclusive, None), are_partitions=False)
+
+
+def _range(field: NestedField, files: Collection[DataFile], zone: str) -> Lowered:
+    """Between the smallest and the largest value of a column in files, or NULL if they have it."""
+    kind, i = field.field_type, field.field_id
+    if not isinstance(kind, PrimitiveType) or "." in field.name:
+        return UNKNOWN
+    column = Column(field.name, kind, zone)
+    if column.may_be_nan:
+        return UNKNOWN
+    lows: list[Any] = []
+    highs: list[Any] = []
+    for file in files:
+        nulls = (file.null_value_counts or {}).get(i)
+        if nulls == file.record_count:
+            continue
+        low, high = (file.lower_bounds or {}).get(i), (file.upper_bounds or {}).get(i)
+        if low is None or high is None:
+            return UNKNOWN
+        lows.append(from_bytes(kind, low))
+        highs.append(from_bytes(kind, high))
+    has_nulls = any((file.null_value_counts or {}).get(i) != 0 for file in files)
+    return _between(column, lows, highs, has_nulls=has_nulls)
+
+
+def _between(column: Column, lows: list[Any], highs: list[Any], *, has_nulls: bool) -> Lowered:
+    is_null = IsNull(term=Reference(column.name))
+    if not lows:
+        return Lowered(is_null, None)
+    low = sql_literal(min(lows), column.type)
+    high = sql_literal(max(highs), column.type)
+    between = all_of(
+        [
+            compare(column, Comparison.GREATER_OR_EQUAL, low),
+            compare(column, Comparison.LESS_OR_EQUAL, high),
+        ]
+    ).inclusive
+    return Lowered(Or(between, is_null) if has_nulls else between, None)
+
+
+def _with_keys_of(
+    context: Context, state: TableState, fields: list[NestedField], files: Collection[DataFile]
+) -> Callable[[DataFrame], DataFrame]:
+    """Keeps the rows whose key, NULLs included, is that of a row in `files`."""
+    names = [field.name for field in fields]
+    aliases = [f"{columns.PREFIX}key{i}" for i in range(len(names))]
+    written = [
+        Candidate(LiveFile(file, file.spec_id, 0, None, None, manifest_path="")) for file in files
+    ]
+
+    def choose(rows: DataFrame) -> DataFrame:
+        new = Scan(context.spark, state, tuple(written)).plain_rows()
+        pairs = list(zip(names, aliases, strict=True))
+        keys = new.select(*(quoted(name).alias(alias) for name, alias in pairs)).distinct()
+        same = [quoted(name).eqNullSafe(F.col(alias)) for name, alias in pairs]
+        return rows.join(keys, reduce(lambda a, b: a & b, same), "left_semi")
+
+    return choose

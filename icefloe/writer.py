@@ -1,0 +1,82 @@
+"""`icefloe.write(df)`: Spark's writer spelling for appends, overwrites and REPLACE WHERE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from icefloe.errors import StatementError
+from icefloe.lake import Lake, last_opened
+from icefloe.results import DmlResult
+
+_REPLACE_WHERE = "replacewhere"
+_MODES = {"append": "append", "overwrite": "overwrite", _REPLACE_WHERE: "replaceWhere"}
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Rows on their way into a table; nothing happens before `save()`."""
+
+    _rows: object
+    _lake: Lake | None = None
+    _mode: str | None = None
+    _options: Mapping[str, Any] = field(default_factory=dict)
+
+    def mode(self, mode: str) -> Writer:
+        """`"append"`, `"overwrite"` or `"replaceWhere"`, in any case."""
+        if str(mode).lower() not in _MODES:
+            raise StatementError(f"Unknown mode {mode!r}. Modes are: {', '.join(_MODES.values())}.")
+        return replace(self, _mode=str(mode).lower())
+
+    def option(self, name: str, value: Any) -> Writer:
+        """`replaceWhere`, the predicate, or an option of `replace_where` such as `scope`."""
+        key = _REPLACE_WHERE if name.lower() == _REPLACE_WHERE else name
+        return replace(self, _options={**self._options, key: value})
+
+    def save(self, table: str) -> DmlResult:
+        """Write the rows into a table that exists."""
+        lake = self._lake or last_opened()
+        target = lake.table(table)
+        options = dict(self._options)
+        predicate = options.pop(_REPLACE_WHERE, None)
+        if predicate is not None:
+            statement = target.replace_where(predicate, self._rows)
+            return statement.with_options(**_as_python(options)).execute()
+        self._refuse_without_predicate(options)
+        if self._mode == "append":
+            return target.append(self._rows)
+        return target.overwrite(self._rows)
+
+    def _refuse_without_predicate(self, options: Mapping[str, Any]) -> None:
+        if self._mode is None:
+            raise StatementError(
+                f"The writer has no mode. Add .mode() with {', '.join(_MODES.values())}."
+            )
+        if self._mode == _REPLACE_WHERE:
+            raise StatementError(
+                "Mode 'replaceWhere' has no predicate. Add .option('replaceWhere', predicate)."
+            )
+        if options:
+            raise StatementError(
+                f"Option {next(iter(options))!r} goes with the option 'replaceWhere' only."
+            )
+
+
+def write(rows: object, lake: Lake | None = None) -> Writer:
+    """Begin to write `rows` into a table of `lake`, or of the lake opened last.
+
+    >>> icefloe.write(df).mode("append").save("shop.orders")  # doctest: +SKIP
+    """
+    return Writer(rows, lake)
+
+
+def _as_python(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Option values as Spark users write them: true, false and numbers may be text."""
+    return {name: _plain(value) for name, value in options.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
