@@ -10,7 +10,7 @@ DEFAULT_TESTS := -m "not slow and not iceberg and not cluster"
 
 .DEFAULT_GOAL := help
 .PHONY: help setup system demo lint typing test test-all test-seed test-iceberg test-cluster lock clean \
-  bench bench-merge bench-large bench-report
+  bench bench-merge bench-large bench-replace bench-report
 
 help:  ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -72,6 +72,9 @@ bench-merge: setup $(ICEBERG_VENV)/.installed  ## MERGE alone, with the same pee
 bench-large: setup  ## Upsert 20 million rows with 2 GB of memory
 	$(BIN)/python -m benchmarks.large_merge $(BENCH_OPTIONS)
 	$(MAKE) bench-report
+
+bench-replace: setup  ## Replacing partitions and rows against overwriting and delta-rs
+	$(BIN)/python -m benchmarks.replace --rows 2000000 --save
 
 bench-report:
 	$(BIN)/python -m benchmarks.report benchmarks/results/*.json > docs/benchmarks.md
