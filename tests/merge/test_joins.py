@@ -44,20 +44,29 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("kinds", SHAPES)
-def test_m03_every_shape_with_the_source_broadcast(table_of, mode, kinds):
-    check(table_of(SCHEMA, TARGET, mode=mode), kinds, SHAPES[kinds][0])
+REWRITING = ("o", "mi", "mio")  # these in copy-on-write, the others in merge-on-read
 
 
-@pytest.mark.parametrize("kinds", SHAPES)
-def test_m03_every_shape_shuffled(table_of, shuffled, kinds):
-    check(table_of(SCHEMA, TARGET), kinds, SHAPES[kinds][1])
+@pytest.mark.parametrize(
+    ("kinds", "mode"),
+    [
+        pytest.param(
+            kinds,
+            mode,
+            marks=[] if (kinds in REWRITING) == (mode[0] == "c") else [pytest.mark.slow],
+        )
+        for kinds in SHAPES
+        for mode in ("copy-on-write", "merge-on-read")
+    ],
+)
+class TestEveryShape:
+    """M03: the shape is told, and gives the right rows."""
 
+    def test_with_the_source_broadcast(self, table_of, kinds, mode):
+        check(table_of(SCHEMA, TARGET, mode=mode), kinds, SHAPES[kinds][0])
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kinds", SHAPES)
-def test_m03_every_shape_shuffled_and_rewritten(table_of, shuffled, kinds):
-    check(table_of(SCHEMA, TARGET, mode="copy-on-write"), kinds, SHAPES[kinds][1])
+    def test_shuffled(self, table_of, shuffled, kinds, mode):
+        check(table_of(SCHEMA, TARGET, mode=mode), kinds, SHAPES[kinds][1])
 
 
 def check(table, kinds, shape):

@@ -100,7 +100,7 @@ def test_null_safe_equality_matches_null_keys(table_of, mode, partition_by):
     ],
     ids=["or", "range", "expression", "both sides", "functions", "never"],
 )
-def test_m33_any_deterministic_condition_gives_the_right_rows(table_of, mode, on, matched):
+def test_m33_any_deterministic_condition_gives_the_right_rows(table_of, on, matched):
     """One source row each time, so that every match is a row of the table."""
     source = {
         "OR": row(1, "x", 30),
@@ -109,7 +109,7 @@ def test_m33_any_deterministic_condition_gives_the_right_rows(table_of, mode, on
         "upper": row(9, "EU", 0),
     }
     given = next((r for part, r in source.items() if part in on), row(1, "x", 5))
-    table = table_of(SCHEMA, TARGET, mode=mode)
+    table = table_of(SCHEMA, TARGET)
 
     result = (
         table.merge([given], on)
