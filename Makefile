@@ -42,8 +42,8 @@ test: lint typing  ## Lint, types, and the tests that take minutes
 test-all: lint typing  ## Every test of this environment, the slow ones too
 	$(PYTEST) -m "not iceberg and not cluster"
 
-test-seed: setup  ## One random program against DuckDB: ICEFLOE_SEED=17 make test-seed
-	$(PYTEST) tests/properties/test_oracle.py
+test-seed: setup  ## One random program of each kind against DuckDB: ICEFLOE_SEED=17 make test-seed
+	$(PYTEST) tests/properties
 
 $(ICEBERG_VENV)/.installed: requirements-iceberg.lock pyproject.toml | system
 	$(PYTHON) -m venv $(ICEBERG_VENV)

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-NUMBER = re.compile(r"\b([UTRX])(\d\d)\b", re.IGNORECASE)
+NUMBER = re.compile(r"\b([MUTRX])(\d\d)\b", re.IGNORECASE)
 
-# U35 is SQL; T33 to T40 are later work.
+# U35 and M12 are SQL; T33 to T40 are later work.
 CLAIMED = {
+    *(f"M{n:02}" for n in range(1, 41) if n != 12),
     *(f"U{n:02}" for n in range(1, 41) if n != 35),
     *(f"T{n:02}" for n in range(1, 33)),
     "T41",
@@ -21,10 +22,12 @@ CLAIMED = {
 
 # The others have a test in both modes, partitioned and not.
 WITHOUT_MATRIX = {
-    "no table is involved": {"U22", "U28", "U40", "T07", "T10", "T18", "T19"},
+    "no table is involved": {"U22", "U28", "U40", "T07", "T10", "T18", "T19"}
+    | {"M15", "M16", "M17", "M29"},
     "parts that know no mode": {"U14", "T13", "T16", "T23"},
     "the mode itself is the subject": {"U21", "T02", "T03", "T04", "T05", "T06", "T24"},
-    "partitions are the subject": {"T32"},
+    "partitions are the subject": {"T32", "M18", "M19", "M20", "M21", "M22"},
+    "size is the subject": {"M26", "M34", "M36"},
     "a list of tests": {"T28"},
     "replacing is by partitions; of rows, which has modes, tests/replace says more": {
         f"R{n:02}" for n in range(1, 39)

@@ -15,6 +15,7 @@ from tables import data_files, delete_files, rows, snapshots, summary
 
 import icefloe
 from icefloe.errors import (
+    CardinalityError,
     ColumnNotFoundError,
     ConstraintError,
     NullabilityError,
@@ -77,6 +78,29 @@ def test_update_and_delete(table, mode):
     assert rows(table) == sorted(expected, key=repr)
     assert bool(delete_files(table)) == (mode == "merge-on-read")
     assert leftovers(table) == set()
+
+
+def test_merge_with_every_clause(table, spark, mode):
+    changes = spark.range(0, 24, 4).selectExpr("id", "concat('name-', id) AS name", "-id / 2 AS v")
+    result = (
+        table.merge(changes, on="target.id = source.id")
+        .when_matched("source.id = 4").delete()
+        .when_matched().update({"v": "source.v"})
+        .when_not_matched().insert_all()
+        .when_not_matched_by_source("target.id >= 17").delete()
+        .execute()
+    )  # fmt: skip
+
+    assert (result.clauses, result.mode) == ((1, 4, 1, 3), mode)
+    expected = [(i, f"name-{i}", -i / 2 if i % 4 == 0 else i / 2) for i in range(17) if i != 4]
+    assert rows(table) == sorted([*expected, (20, "name-20", -10.0)], key=repr)
+    assert leftovers(table) == set()
+
+    again = [{"id": 20, "name": "name-20", "v": 1.0}] * 2
+    with pytest.raises(CardinalityError) as caught:
+        table.upsert(again, on=["id"]).execute()
+    assert caught.value.keys == (20,)
+    assert table.upsert(again[:1], on=["id", "name"]).execute().rows_updated == 1
 
 
 def test_change_of_the_partition_column(table):

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import icefloe
-from icefloe import Lake, engine
+from icefloe import Lake, publishing
 
 Meanwhile = Callable[[Callable[[], object]], None]
 
@@ -27,14 +27,14 @@ def before_commit(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
     """Runs something once a statement's data is written and before it looks at the table again."""
 
     def let_in(action: Callable[[], object]) -> None:
-        pending, publish = [action], engine.publish
+        pending, publish = [action], publishing.publish
 
         def publish_after(commit: Any) -> Any:
             if pending:
                 pending.pop()()
             return publish(commit)
 
-        monkeypatch.setattr(engine, "publish", publish_after)
+        monkeypatch.setattr(publishing, "publish", publish_after)
 
     return let_in
 

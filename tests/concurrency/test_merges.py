@@ -1,0 +1,210 @@
+"""What a MERGE does when another writer publishes while it runs (D6, M25, M27)."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from leftovers import leftovers
+from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSnapshotRefUpdate
+from tables import data_files, rows, snapshots
+
+from icefloe.errors import ConflictError
+
+SCHEMA = "id BIGINT, region STRING, n INT"
+COW, MOR = "copy-on-write", "merge-on-read"
+
+
+def row(number, region="us", n=0):
+    return {"id": number, "region": region, "n": n}
+
+
+THREE = [row(1), row(2), row(3, "eu")]
+
+
+def test_m25_m27_two_upserts_of_one_new_key_never_both_land(
+    table_of, other, before_swap, mode, partition_by
+):
+    """Serializable is the default; the error names the table and both snapshots."""
+    table = table_of(SCHEMA, THREE, mode=mode, partition_by=partition_by)
+    base, theirs = table.snapshot_id, other.table(table.name)
+    before_swap(theirs.upsert([row(7, "us", 70)], on=["id"]).execute)
+
+    with pytest.raises(ConflictError) as caught:
+        table.upsert([row(7, "us", 71)], on=["id"]).execute()
+
+    lost = caught.value
+    assert (lost.table, lost.base_snapshot_id) == (table.name, base)
+    assert lost.current_snapshot_id == theirs.snapshot_id
+    for told in (table.name, str(base), str(theirs.snapshot_id)):
+        assert told in str(lost)
+    assert rows(table, "id", "n") == [(1, 0), (2, 0), (3, 0), (7, 70)]
+    assert len(snapshots(table)) == 2
+    assert leftovers(table) == set()
+
+
+def test_m24_commit_demands_the_snapshot_that_was_read(
+    table_of, lake, monkeypatch, mode, partition_by
+):
+    """What the catalog is asked: one snapshot on top of the baseline, if that is still the head."""
+    table = table_of(SCHEMA, THREE, mode=mode, partition_by=partition_by)
+    base, asked, commit_table = table.snapshot_id, [], lake.catalog.commit_table
+    monkeypatch.setattr(
+        lake.catalog, "commit_table", lambda *given: asked.append(given) or commit_table(*given)
+    )
+
+    result = table.upsert([row(1, "us", 10), row(7, "us", 70)], on=["id"]).execute()
+
+    ((_, demands, changes),) = asked
+    heads = [(d.ref, d.snapshot_id) for d in demands if isinstance(d, AssertRefSnapshotId)]
+    assert heads == [("main", base)]
+    (added,) = [c.snapshot for c in changes if isinstance(c, AddSnapshotUpdate)]
+    assert (added.snapshot_id, added.parent_snapshot_id) == (result.snapshot_id, base)
+    (moved,) = [c for c in changes if isinstance(c, SetSnapshotRefUpdate)]
+    assert (moved.ref_name, moved.snapshot_id) == ("main", result.snapshot_id)
+    new = [m for m in added.manifests(table.iceberg.io) if m.added_snapshot_id == added.snapshot_id]
+    kinds = {int(m.content) for m in new if m.added_files_count}
+    assert kinds == ({0, 1} if mode == MOR else {0})
+
+
+def test_m27_loser_that_runs_again_updates_what_the_winner_inserted(
+    table_of, other, meanwhile, mode
+):
+    table = table_of(SCHEMA, THREE, mode=mode)
+    meanwhile(other.table(table.name).upsert([row(7, "us", 70)], on=["id"]).execute)
+
+    result = table.upsert([row(7, "us", 71)], on=["id"]).with_options(retries=1).execute()
+
+    assert (result.rows_updated, result.rows_inserted) == (1, 0)
+    assert rows(table, "id", "n") == [(1, 0), (2, 0), (3, 0), (7, 71)]
+    assert leftovers(table) == set()
+
+
+def test_snapshot_isolation_lets_both_inserts_land(table_of, other, before_commit, mode):
+    """D6: what the caller asked for; the property of MERGE says so as well as the option."""
+    for ways in ({"isolation": "snapshot"}, None):
+        properties = {} if ways else {"write.merge.isolation-level": "snapshot"}
+        table = table_of(SCHEMA, THREE, mode=mode, properties=properties)
+        before_commit(other.table(table.name).upsert([row(7, "us", 70)], on=["id"]).execute)
+
+        table.upsert([row(7, "us", 71)], on=["id"]).with_options(**(ways or {})).execute()
+
+        assert rows(table, "id", "n") == [(1, 0), (2, 0), (3, 0), (7, 70), (7, 71)]
+
+
+def test_insert_only_merges_of_one_key_never_both_land(table_of, other, meanwhile):
+    """Though nothing but new rows is written."""
+    table = table_of(SCHEMA, THREE)
+    theirs = other.table(table.name).merge([row(7, "us", 70)], on=["id"])
+    meanwhile(theirs.when_not_matched().insert_all().execute)
+
+    with pytest.raises(ConflictError):
+        table.merge([row(7, "us", 71)], on=["id"]).when_not_matched().insert_all().execute()
+    assert rows(table, "id", "n") == [(1, 0), (2, 0), (3, 0), (7, 70)]
+    assert leftovers(table) == set()
+
+
+def test_upserts_of_other_keys_both_land(table_of, other, meanwhile, mode):
+    """D6: new files are judged by their bounds; deletes row by row."""
+    table = table_of(SCHEMA, THREE[:1], THREE[1:], mode=mode)
+    meanwhile(
+        other.table(table.name).upsert([row(3, "eu", 30), row(30, "us", 9)], on=["id"]).execute
+    )
+
+    result = table.upsert([row(1, "us", 10), row(0, "us", 9)], on=["id"]).execute()
+
+    assert (result.rows_updated, result.rows_inserted) == (1, 1)
+    assert rows(table, "id", "n") == [(0, 9), (1, 10), (2, 0), (3, 30), (30, 9)]
+
+
+def test_upserts_of_other_partitions_both_land(table_of, other, before_swap, mode):
+    """Their ids lie among ours; the partition tells that no row is of both."""
+    table = table_of(SCHEMA, THREE, mode=mode, partition_by=("region",))
+    theirs = other.table(table.name).upsert(
+        [row(3, "eu", 30), row(5, "eu", 50)], on=["id", "region"]
+    )
+    before_swap(theirs.execute)
+
+    table.upsert([row(1, "us", 10), row(9, "us", 90)], on=["id", "region"]).execute()
+
+    assert rows(table, "id", "n") == [(1, 10), (2, 0), (3, 30), (5, 50), (9, 90)]
+
+
+@pytest.mark.parametrize("change", ["update", "delete"])
+def test_matched_row_that_another_writer_changed_is_a_conflict(
+    table_of, other, before_commit, mode, change
+):
+    """U13: also under snapshot isolation, since their change would be undone."""
+    table = table_of(SCHEMA, THREE, mode=mode)
+    theirs = other.table(table.name)
+    statement = theirs.delete() if change == "delete" else theirs.update().set("n", "5")
+    before_commit(statement.where("id = 1").execute)
+
+    with pytest.raises(ConflictError):
+        table.upsert([row(1, "us", 10)], on=["id"]).with_options(isolation="snapshot").execute()
+
+    expected = {"delete": [(2, 0), (3, 0)], "update": [(1, 5), (2, 0), (3, 0)]}
+    assert rows(table, "id", "n") == expected[change]
+    assert leftovers(table) == set()
+
+
+def test_append_that_a_by_source_clause_would_have_seen_is_a_conflict(
+    table_of, other, before_commit
+):
+    """Whatever its key; one that the clause's condition rules out is none."""
+    table = table_of(SCHEMA, THREE, partition_by=("region",))
+    theirs = other.table(table.name)
+
+    def merge(condition=None):
+        start = table.merge([row(1, "us")], on=["id", "region"])
+        return start.when_not_matched_by_source(condition).delete()
+
+    before_commit(lambda: theirs.append([row(50, "ap")]))
+    with pytest.raises(ConflictError):
+        merge().execute()
+    assert rows(table, "id") == [(1,), (2,), (3,), (50,)]
+
+    before_commit(lambda: theirs.append([row(51, "ap")]))
+    assert merge("target.region = 'eu'").execute().rows_deleted == 1
+    assert rows(table, "id") == [(1,), (2,), (50,), (51,)]
+    assert leftovers(table) == set()
+
+
+def test_rewrite_of_a_file_that_nothing_was_changed_in_is_no_conflict(
+    table_of, other, before_commit
+):
+    table = table_of(SCHEMA, THREE[:2], THREE[2:])
+    theirs = other.table(table.name).update().set("n", "5").where("id = 3")
+    before_commit(theirs.with_options(mode=COW).execute)
+
+    table.upsert([row(1, "us", 10)], on=["id"]).execute()
+
+    assert rows(table, "id", "n") == [(1, 10), (2, 0), (3, 5)]
+    assert len(data_files(table)) == 3
+
+
+def test_m27_threads_that_upsert_the_same_keys_leave_one_row_each(table_of, mode):
+    """Two threads insert or update the same three keys; no key is there twice."""
+    table = table_of(SCHEMA, mode=mode)
+    failed: list[BaseException] = []
+
+    def work(start: int) -> None:
+        try:
+            for turn in range(2):
+                source = [row(i, "us", start + turn) for i in (1, 2, 3)]
+                table.upsert(source, on=["id"]).with_options(retries=10).execute()
+        except BaseException as error:  # noqa: BLE001 - told below
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in (10, 20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert failed == []
+    found = rows(table, "id", "n")
+    assert [i for i, _ in found] == [1, 2, 3]
+    assert {n for _, n in found} <= {11, 21}
+    assert len({n for _, n in found}) == 1
+    assert leftovers(table) == set()

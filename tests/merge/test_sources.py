@@ -1,0 +1,146 @@
+"""Rows of every kind may be merged; the source is read once, and stays where it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from merge_rows import SCHEMA, row, triples
+from pyspark.sql import functions as F
+from tables import rows, snapshots
+
+from icefloe.errors import SchemaMismatchError, StatementError
+
+TARGET = [row(1, "us", 10), row(2, "eu", 20)]
+CHANGES = [row(2, "eu", -2), row(3, None, None)]
+AFTER = [(1, "us", 10), (2, "eu", -2), (3, None, None)]
+
+
+def as_arrow(changes):
+    return pa.Table.from_pylist(changes)
+
+
+SOURCES = {
+    "dicts": lambda changes, _: changes,
+    "arrow": lambda changes, _: as_arrow(changes),
+    "batch": lambda changes, _: as_arrow(changes).to_batches()[0],
+    "pandas": lambda changes, _: pd.DataFrame(changes).astype({"n": "Int64"}),
+    "dataframe": lambda changes, spark: spark.createDataFrame(as_arrow(changes)),
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_source_of_every_kind(table_of, spark, kind):
+    table = table_of(SCHEMA, TARGET)
+
+    result = table.upsert(SOURCES[kind](CHANGES, spark), on=["id"]).execute()
+
+    assert (result.rows_updated, result.rows_inserted) == (1, 1)
+    assert triples(table) == AFTER
+
+
+def test_source_that_is_no_table_of_rows_is_refused(table_of):
+    table = table_of(SCHEMA, TARGET)
+    with pytest.raises(StatementError):
+        table.merge(42, on=["id"]).when_matched().delete().execute()
+    assert len(snapshots(table)) == 1
+
+
+def test_temporary_view_and_sql_query_as_source(table_of, spark):
+    table = table_of(SCHEMA, TARGET)
+    query = spark.sql(
+        "SELECT 2 AS id, 'eu' AS region, -2 AS n, timestamp'2024-01-03 12:00:00' AS ts UNION ALL "
+        "SELECT 3, NULL, NULL, timestamp'2024-01-01 12:00:00'"
+    )
+
+    table.upsert(query, on=["id"]).execute()
+
+    assert triples(table) == AFTER
+
+
+def test_source_of_a_statement_that_differs_each_time_is_read_once(table_of, spark):
+    """Rows are matched, inserted and counted as of one reading of a random source."""
+    table = table_of("id BIGINT, n DOUBLE", [{"id": i, "n": 0.0} for i in range(20)])
+    source = spark.range(40).select("id", F.rand().alias("n")).filter("n < 0.5")
+
+    result = table.upsert(source, on=["id"]).execute()
+
+    found = rows(table)
+    changed = [r for r in found if r[1] != 0.0]
+    assert len(changed) == result.total_affected
+    assert len(found) == 20 + result.rows_inserted
+    assert all(0 < n < 0.5 for _, n in changed)
+    assert len({i for i, _ in found}) == len(found)
+
+
+def test_wider_and_narrower_types_follow_store_assignment(table_of, spark):
+    table = table_of("id BIGINT, n INT, d DECIMAL(10, 2)", [{"id": 1, "n": 1, "d": 1}])
+    narrow = spark.createDataFrame([(1, 5, 7), (2, 6, 8)], "id INT, n SMALLINT, d INT")
+    table.upsert(narrow, on=["id"]).execute()
+    assert [(i, n, int(d)) for i, n, d in rows(table)] == [(1, 5, 7), (2, 6, 8)]
+
+    wide = spark.createDataFrame([(1, 2**40)], "id BIGINT, n BIGINT")
+    with pytest.raises(StatementError, match=r"(?i)'n'|out of range"):
+        table.merge(wide, on=["id"]).when_matched().update({"n": "source.n"}).execute()
+    text = spark.createDataFrame([(1, "x")], "id BIGINT, n STRING")
+    with pytest.raises(StatementError, match="'n' expects int but got string"):
+        table.merge(text, on=["id"]).when_matched().update({"n": "source.n"}).execute()
+    assert [(i, n) for i, n, _ in rows(table)] == [(1, 5), (2, 6)]
+
+
+def test_source_without_a_column_that_star_needs_is_refused(table_of, spark):
+    table = table_of(SCHEMA, TARGET)
+    source = spark.createDataFrame([(2, 5)], "id BIGINT, n INT")
+    for merge in (
+        table.merge(source, on=["id"]).when_matched().update_all(),
+        table.merge(source, on=["id"]).when_not_matched().insert_all(),
+    ):
+        with pytest.raises(SchemaMismatchError, match="lacks 'region', 'ts'"):
+            merge.execute()
+    table.merge(source, on=["id"]).when_matched().update({"n": "source.n"}).execute()
+    assert triples(table) == [(1, "us", 10), (2, "eu", 5)]
+
+
+LARGE = """
+import sys
+import icefloe
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+for key, value in {
+    "spark.driver.memory": "512m",
+    "spark.driver.maxResultSize": "8m",  # what may be collected; the source is 400 MB
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "OFF",
+}.items():
+    builder = builder.config(key, value)
+spark = builder.getOrCreate()
+table = icefloe.connect(sys.argv[1], spark=spark).create_table(
+    "t", "id BIGINT, text STRING", properties={"write.merge.mode": sys.argv[2]}
+)
+table.append(spark.range(0, 10_000, 2).selectExpr("id", "'old' AS text"))
+source = spark.range(5_000_000).selectExpr("id", "sha2(string(id), 256) AS text")
+result = table.upsert(source, on=["id"]).execute()
+right = table.scan(where="text = sha2(string(id), 256)").count()
+print(result.rows_updated, result.rows_inserted, right, table.count())
+"""
+
+
+@pytest.mark.slow
+def test_m26_m36_a_source_larger_than_the_drivers_memory(tmp_path, mode):
+    """Five million rows with 512 MB for driver and tasks together; 8 MB may be collected."""
+    said = subprocess.run(
+        [sys.executable, "-c", LARGE, str(tmp_path / "lake"), mode],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert said.stdout.split() == ["5000", "4995000", "5000000", "5000000"], said.stderr[-3000:]
