@@ -207,18 +207,18 @@ def write_rows(
         done: list[DataFileWriter] = []
         try:
             for partition, some in _runs(batches, layout):
-                rows = some
+                rows = _fit(some.select(columns), layout.schema)
                 if seen is not None and changes is not None:
-                    seen.add(rows)
-                    rows = _written(rows, changes)
+                    seen.add(some)
+                    rows = _written(rows, some, changes)
                 if not rows.num_rows:
                     continue
                 if not done or done[-1].partition != partition:
                     if done:
                         done[-1].close()
                     done.append(DataFileWriter(layout, partition))
-                _refuse_outside(rows, outside)
-                done[-1].write(_fit(rows.select(columns), layout.schema))
+                _refuse_outside(some, outside)
+                done[-1].write(rows)
             if done:
                 done[-1].close()
         except BaseException:
@@ -258,12 +258,16 @@ def collect_changes(
     return task
 
 
-def _written(rows: pa.Table, changes: ChangeColumns) -> pa.Table:
-    """The rows that become rows of a new file."""
+def _written(rows: pa.Table, told: pa.Table, changes: ChangeColumns) -> pa.Table:
+    """The rows that become rows of a new file.
+
+    They have the file's types already: PyArrow aborts on a cast of maps that it filtered.
+    """
     if changes.action is None:
         return rows
     kept = pa.array(sorted(changes.written), pa.int32())
-    return rows.filter(pc.is_in(rows[changes.action], value_set=kept))
+    chosen = pc.is_in(told[changes.action], value_set=kept)
+    return rows if pc.all(chosen).as_py() else rows.filter(chosen)
 
 
 def partition_path(fields: Sequence[PartitionField], values: Sequence[object]) -> str:

@@ -252,16 +252,7 @@ def test_struct_fields_are_assigned_by_path(table_of, mode):
     ]
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [
-        "copy-on-write",
-        pytest.param(
-            "merge-on-read",
-            marks=pytest.mark.xfail(reason="Arrow ends the worker: Map array keys … no nulls"),
-        ),
-    ],
-)
+@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
 def test_maps_pass_through(table_of, mode):
     """NULL, empty and full ones, old and new."""
     maps = [{"k": 1}, None, {}, {"x": None, "y": 2}]
@@ -275,9 +266,16 @@ def test_maps_pass_through(table_of, mode):
         .execute()
     )  # fmt: skip
     table.upsert([{"id": 3, "m": None}, {"id": 8, "m": {"new": 8}}], on=["id"]).execute()
+    (
+        table.merge([{"id": 2, "m": {"z": 1}}, {"id": 10, "m": {}}, {"id": 9, "m": None}], on=["id"])
+        .when_matched("source.id = 2").delete()
+        .when_matched().update({"m": "map_concat(target.m, map('q', 5))"})
+        .when_not_matched().insert_all()
+        .execute()
+    )  # fmt: skip
 
     assert [tuple(r) for r in table.scan().orderBy("id").collect()] == [
-        (2, {}), (3, None), (7, None), (8, {"new": 8}), (10, {"k": 1}), (11, None)
+        (3, None), (7, None), (8, {"new": 8}), (9, None), (10, {"k": 1, "q": 5}), (11, None)
     ]  # fmt: skip
 
 
