@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pyiceberg.table.update import TableUpdate
 from pyspark.sql import DataFrame
 
 from icefloe.commit.committer import already_done
@@ -13,7 +12,7 @@ from icefloe.execute.labelled import Labeller
 from icefloe.execute.merge_rows import MergeRows
 from icefloe.execute.pinned import pinned
 from icefloe.execute.scan import Scan
-from icefloe.metadata.evolved import schema_updates, with_updates
+from icefloe.metadata.evolved import SchemaChange
 from icefloe.metadata.matching import FileMatcher
 from icefloe.metadata.state import TableState
 from icefloe.plan.merge_bind import BoundMerge, bind_merge
@@ -32,7 +31,7 @@ from icefloe.statements import MergeStatement, Then, When
 @dataclass(frozen=True, slots=True)
 class _Planned:
     state: TableState  # with the schema as it will be
-    schema_updates: tuple[TableUpdate, ...]
+    schema_change: SchemaChange | None
     bound: BoundMerge
     files: MergeFiles
     join: Join
@@ -66,33 +65,36 @@ def run_merge(statement: MergeStatement, context: Context) -> DmlResult:
                 statement.options,
                 lambda _gone: result,
                 _spark_summary(planned.bound, result),
-                planned.schema_updates,
+                planned.schema_change,
             )
 
 
 def _plan(
     statement: MergeStatement, source: DataFrame, context: Context, state: TableState
 ) -> _Planned:
-    updates = _evolution(statement, state) if statement.evolves_schema else ()
-    state = with_updates(state, updates)
+    change = _evolution(statement, state) if statement.evolves_schema else None
+    state = change.applied(state) if change else state
     bound = bind_merge(statement, source, state, context.spark, context.resolve)
     files = choose_merge_files(bound, source, state, statement.options)
     unpartitioned = state.metadata.spec().is_unpartitioned()
     join = choose_join(statement, files, context.spark, unpartitioned=unpartitioned)
     plan = plan_merge(statement, bound, state, files, join)
-    return _Planned(state, updates, bound, files, join, plan)
+    return _Planned(state, change, bound, files, join, plan)
 
 
-def _evolution(statement: MergeStatement, state: TableState) -> tuple[TableUpdate, ...]:
-    """The schema updates that the source's columns ask for."""
+def _evolution(statement: MergeStatement, state: TableState) -> SchemaChange | None:
+    """The change of the schema that the source's columns ask for."""
     with translated():
         source = statement.source.schema
+    known = {field.name.lower() for field in state.schema.fields}
     wanted: set[str] = set()
     for clause in statement.clauses:
-        named = source.names if clause.assignments is None else [n for n, _ in clause.assignments]
-        wanted |= {name.lower() for name in named if clause.then is not Then.DELETE}
+        if clause.assignments is None:  # `*`: adds and widens
+            wanted |= {name.lower() for name in source.names}
+        else:
+            wanted |= {name.lower() for name, _ in clause.assignments} - known
     merged = merged_schema(state.schema, source, wanted, state.metadata.last_column_id)
-    return schema_updates(state, merged) if merged is not None else ()
+    return SchemaChange.of(state, merged) if merged is not None else None
 
 
 def _work(

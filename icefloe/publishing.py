@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.table.update import TableUpdate
 from pyspark.sql import SparkSession
 
 from icefloe.changes import FileChanges
@@ -19,6 +18,7 @@ from icefloe.commit.conflicts import Guard
 from icefloe.commit.snapshot import Removed
 from icefloe.errors import CommitStateUnknownError, ConflictError
 from icefloe.execute.row_changes import RowChangeOutcome
+from icefloe.metadata.evolved import SchemaChange
 from icefloe.metadata.state import TableState
 from icefloe.metadata.storage import remove_written_by
 from icefloe.plan.bind import ResolveTables
@@ -76,7 +76,7 @@ def publish_changes(
     options: Options,
     describe: Callable[[Removed], DmlResult],
     facts: Mapping[str, str] | None = None,
-    schema_updates: tuple[TableUpdate, ...] = (),
+    schema_change: SchemaChange | None = None,
 ) -> DmlResult:
     """Publish what a statement changed, if it changed anything; `facts` go into its summary."""
     if changes.is_empty:
@@ -93,7 +93,7 @@ def publish_changes(
             describe,
             summary,
             options.idempotency_key,
-            schema_updates,
+            schema_change,
         )
     )
 

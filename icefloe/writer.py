@@ -39,9 +39,8 @@ class Writer:
         lake = self._lake or last_opened()
         target = lake.table(table)
         options = dict(self._options)
-        predicate = options.pop(_REPLACE_WHERE, None)
-        if predicate is not None:
-            statement = target.replace_where(predicate, self._rows)
+        if _REPLACE_WHERE in options:  # None too: a predicate that was forgotten is refused
+            statement = target.replace_where(options.pop(_REPLACE_WHERE), self._rows)
             return statement.with_options(**_as_python(options)).execute()
         self._refuse_without_predicate(options)
         if self._mode == "append":
@@ -72,11 +71,11 @@ def write(rows: object, lake: Lake | None = None) -> Writer:
 
 
 def _as_python(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Option values as Spark users write them: true, false and numbers may be text."""
-    return {name: _plain(value) for name, value in options.items()}
+    """Option values as Spark users write them: a flag and a number may be text."""
+    return {name: _plain(name, value) for name, value in options.items()}
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
+def _plain(name: str, value: Any) -> Any:
+    if name == "check" and str(value).lower() in ("true", "false"):
+        return str(value).lower() == "true"
+    return int(value) if name == "retries" and str(value).isdecimal() else value

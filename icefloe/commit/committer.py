@@ -28,7 +28,6 @@ from pyiceberg.table.update import (
     AssertTableUUID,
     SetSnapshotRefUpdate,
     TableRequirement,
-    TableUpdate,
 )
 from requests import RequestException
 from sqlalchemy.exc import OperationalError
@@ -46,7 +45,7 @@ from icefloe.errors import (
     TableNotFoundError,
 )
 from icefloe.execute.position_deletes import read_position_deletes
-from icefloe.metadata.evolved import with_updates
+from icefloe.metadata.evolved import SchemaChange
 from icefloe.metadata.old_metadata import remove_old_metadata
 from icefloe.metadata.schema_changes import unreadable_columns
 from icefloe.metadata.state import TableState, ancestors, state_of
@@ -70,7 +69,7 @@ class Commit:
     describe: Callable[[Removed], DmlResult]
     summary: dict[str, str]
     idempotency_key: str | None = None
-    schema_updates: tuple[TableUpdate, ...] = ()  # `base` has them already, the table not yet
+    schema_change: SchemaChange | None = None  # `base` has it already, the table not yet
 
 
 @dataclass
@@ -148,13 +147,12 @@ def _attempt(commit: Commit, snapshot_id: int, number: int, progress: _Progress)
 
 def _evolved(commit: Commit, head: TableState) -> TableState:
     """The head with the statement's new schema, which it must not have got another of meanwhile."""
-    if not commit.schema_updates:
+    change = commit.schema_change
+    if change is None:
         return head
-    before = {schema.schema_id for schema in head.metadata.schemas}
-    known = {schema.schema_id for schema in commit.base.metadata.schemas[:-1]}
-    if before != known:
+    if not change.fits(head):
         raise _conflict(commit.base, head, "another writer changed the schema meanwhile")
-    return with_updates(head, commit.schema_updates)
+    return change.applied(head)
 
 
 def _refuse_conflicts(commit: Commit, head: TableState) -> None:
@@ -202,11 +200,11 @@ def _swap(commit: Commit, table: IcebergTable, head: TableState, snapshot: Snaps
         AssertRefSnapshotId(ref=head.branch, snapshot_id=ref.snapshot_id if ref else None),
         AssertCurrentSchemaId(current_schema_id=found.current_schema_id),
     )
-    if commit.schema_updates:
+    if commit.schema_change:
         last = AssertLastAssignedFieldId(last_assigned_field_id=found.last_column_id)
         requirements = (*requirements, last)
     updates = (
-        *commit.schema_updates,
+        *(commit.schema_change.updates if commit.schema_change else ()),
         AddSnapshotUpdate(snapshot=snapshot),
         SetSnapshotRefUpdate(
             ref_name=head.branch,

@@ -184,7 +184,9 @@ class Labeller:
         first = next(iter(values.values()), None)
         if first is None:
             return F.lit(None).cast(self.bound.sides.target[name].dataType)
-        if all(value is first for value in values.values()):
+        # A plain column can be taken of every row; what may fail, only of rows it is meant for.
+        is_plain = any(first is column for column in self.bound.source_columns.values())
+        if is_plain and all(value is first for value in values.values()):
             return first
         chosen = F.lit(None)
         for number, value in values.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,7 +15,9 @@ from icefloe import columns
 @contextmanager
 def pinned(source: DataFrame) -> Iterator[DataFrame]:
     """The source with its rows numbered, kept by Spark (on disk where memory is short)."""
-    numbered = source.select("*", F.monotonically_increasing_id().alias(columns.SOURCE_ROW))
+    # Spark keeps equal plans once, and drops them for all: a condition of its own makes it unequal.
+    own = source.filter(F.lit(uuid.uuid4().hex).isNotNull())
+    numbered = own.select("*", F.monotonically_increasing_id().alias(columns.SOURCE_ROW))
     numbered.persist()
     try:
         yield numbered

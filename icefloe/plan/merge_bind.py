@@ -56,6 +56,7 @@ class BoundMerge:
     keys: tuple[MergeKey, ...]
     lowered_on: Lowered  # what the condition demands of the table's rows alone
     clauses: tuple[BoundClause, ...]
+    source_columns: Mapping[str, Column]  # as `*` takes them
     has_subquery: bool
 
     def numbered(self, when: When) -> list[tuple[int, BoundClause]]:
@@ -95,6 +96,7 @@ def bind_merge(
         find_keys(statement.on, binder.sides),
         binder.lowered(statement.on if isinstance(statement.on, str) else None),
         clauses,
+        binder.source_columns,
         any(map(has_subquery, texts)),
     )
 
@@ -129,8 +131,10 @@ class _Binder:
             raise StatementError(f"Both sides of the MERGE are called {names[0]!r}.")
         schema = spark_schema(state.schema)
         with translated():
-            given = T.StructType([f for f in source.schema.fields if f.name != columns.SOURCE_ROW])
-        _refuse_twice(given)
+            given = T.StructType(source.schema.fields[:-1])  # the last one numbers the rows
+        _refuse_names(given)
+        _refuse_hidden_alias(names[1], schema, "table")
+        _refuse_hidden_alias(names[0], given, "source")
         sides = Sides(*names, schema, given)
         keys = find_keys(statement.on, sides)
         return cls(
@@ -314,9 +318,21 @@ class _Binder:
         return unknown
 
 
-def _refuse_twice(source: T.StructType) -> None:
+def _refuse_hidden_alias(alias: str, schema: T.StructType, owner: str) -> None:
+    """`source.op` must not mean a field of the table's column `source` in some of the clauses."""
+    name = match_name(alias, schema)
+    if name is not None and not isinstance(schema[name].dataType, T.AtomicType):
+        raise StatementError(
+            f"The {owner} has a nested column {name!r}, and the other side of the MERGE is called "
+            f"so too. Choose another alias: target_alias=… or source_alias=…."
+        )
+
+
+def _refuse_names(source: T.StructType) -> None:
     seen: set[str] = set()
     for field in source.fields:
+        if field.name.startswith(columns.PREFIX):
+            raise StatementError(f"The source has a column {field.name!r}; rename it.")
         if field.name.lower() in seen:
             raise StatementError(f"The source has the column {field.name!r} twice.")
         seen.add(field.name.lower())

@@ -206,7 +206,9 @@ def partition_values(
     told_of = PartitionSpec(*(spec.fields[i] for i in places))
     used = [by_id[field.source_id] for field in told_of.fields]
     with translated():
-        known = source.select(*(key.value.alias(key.name) for key in dict.fromkeys(used))).dropna()
+        known = source.select(*(key.value.alias(key.name) for key in dict.fromkeys(used)))
+        for key in used:
+            known = known.filter(quoted(key.name).isNotNull())
         values = partition_columns(told_of, schema)
         distinct = known.select(*(v.alias(f"p{i}") for i, v in enumerate(values))).distinct()
         table = distinct.limit(limit + 1).toArrow()
@@ -272,8 +274,9 @@ def _number_of(piece: bytes) -> float:
 
 
 def _common_bytes(low: str, high: str) -> int:
-    pairs = zip(low.encode(), high.encode(), strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(low), len(high)))
+    first, second = low.encode(), high.encode()
+    pairs = zip(first, second, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
 def _intervals(lows: pa.ChunkedArray, highs: pa.ChunkedArray) -> tuple[Interval, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -41,7 +41,6 @@ from icefloe.replace.tree import And, Compare, Constant, In, IsNull, Node, Not, 
 
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 _NUMERIC = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)", re.ASCII)
-_EQUALITIES = frozenset({Comparison.EQUAL, Comparison.NOT_EQUAL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +95,7 @@ class _Binder:
     columns: Mapping[str, SourceColumn]
     qualifier: str
     time_zone: str
+    negated: bool = False  # below a NOT
 
     def node(self, node: Tree) -> Node[Any]:
         match node:
@@ -104,14 +104,14 @@ class _Binder:
             case Or(parts):
                 return Or(tuple(self.node(part) for part in parts))
             case Not(part):
-                return Not(self.node(part))
+                return Not(replace(self, negated=True).node(part))
             case Constant():
                 return node
             case IsNull(name):
                 return IsNull(self._column(name).name)
             case Compare(name, comparison, literal):
                 column = self._column(name)
-                value = self._value(column, literal, is_equality=comparison in _EQUALITIES)
+                value = self._value(column, literal, is_equality=comparison is Comparison.EQUAL)
                 return Compare(column.name, comparison, value)
             case In(name, literals):
                 column = self._column(name)
@@ -132,6 +132,7 @@ class _Binder:
     def _value(self, column: SourceColumn, literal: SqlLiteral, *, is_equality: bool) -> Any:
         if literal.kind is LiteralKind.NULL:
             return None
+        is_equality = is_equality and not self.negated
         value = typed_value(literal, column.type, self.time_zone, is_equality=is_equality)
         if value is None:
             raise PartitionTypeMismatchError(
@@ -148,7 +149,8 @@ def typed_value(
 ) -> Any:
     """A literal as a value of a type, None when it is not exactly one.
 
-    A number is a text only where it is tested for equality: `'10' < 9` would compare letters.
+    A number is a text only where a column is to equal it: `'10' < 9` would compare letters, and
+    `'09' <> 9` would be true of texts, though not of numbers.
     """
     match kind:
         case IntegerType():

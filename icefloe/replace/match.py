@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact
 from enum import Enum
 from itertools import product
 from typing import Any
@@ -38,6 +38,7 @@ Truth = frozenset[bool | None]
 
 _DAY = 86_400_000_000
 _HOUR = 3_600_000_000
+_EXACT = Context(prec=80, traps=[Inexact])  # Python's own context rounds to 28 digits
 _DAYS_TO_1970 = 719_468  # from 0000-03-01
 _ONLY_NULL: Truth = frozenset({None})
 _TRUE: Truth = frozenset({True})
@@ -187,7 +188,7 @@ def _truncated(kind: PrimitiveType, value: Any, width: int) -> Values:
             return _prefixed(value, width)
         case Decimal() if isinstance(kind, DecimalType):
             step = Decimal(width - 1).scaleb(-kind.scale)
-            return replace(_PRESENT, low=value, high=value + step)
+            return replace(_PRESENT, low=value, high=_EXACT.add(value, step))
         case int():
             return replace(_PRESENT, low=value, high=value + width - 1)
         case _:

@@ -54,6 +54,8 @@ _OPERATORS: Mapping[type[exp.Expr], str] = {
     exp.BitwiseXor: "^",
 }
 
+_PLACE = "§"  # before the number that stands for a string
+
 
 def parse_predicate(text: str) -> Tree:
     """The tree of a predicate; raises where it is no SQL, or uses what partitions cannot tell."""
@@ -65,7 +67,9 @@ def parse_predicate(text: str) -> Tree:
         raise InvalidPredicateError(text, "it is not a SQL condition") from wrong
     for literal in parsed.find_all(exp.Literal):
         if literal.is_string:
-            literal.set("this", strings[int(literal.this)])
+            if not literal.this.startswith(_PLACE):  # sqlglot's own, as for the number 1BD
+                raise UnsupportedOperatorError(f"the literal {literal.this}")
+            literal.set("this", strings[int(literal.this.removeprefix(_PLACE))])
     return _Reader(text).node(parsed)
 
 
@@ -82,7 +86,7 @@ def _set_aside(text: str, strings: list[str]) -> Callable[[re.Match[str]], str]:
         if not piece["string"]:
             return piece[0]
         strings.append(piece["string"][1:-1].replace("''", "'"))
-        return f"'{len(strings) - 1}'"
+        return f"'{_PLACE}{len(strings) - 1}'"
 
     return replaced
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from functools import reduce
+from operator import and_, or_
 from typing import Any
 
 from pyiceberg.schema import Schema
@@ -38,12 +39,22 @@ def as_condition(predicate: PartitionPredicate, schema: Schema) -> SparkColumn:
     return _condition(predicate.tree, predicate, schema)
 
 
+def _balanced(
+    join: Callable[[SparkColumn, SparkColumn], SparkColumn], parts: Sequence[SparkColumn]
+) -> SparkColumn:
+    """A tree of logarithmic depth: Spark goes down a deep one on its stack."""
+    if len(parts) == 1:
+        return parts[0]
+    middle = len(parts) // 2
+    return join(_balanced(join, parts[:middle]), _balanced(join, parts[middle:]))
+
+
 def _condition(node: Node[Any], predicate: PartitionPredicate, schema: Schema) -> SparkColumn:
     match node:
         case And(parts):
-            return reduce(lambda a, b: a & b, (_condition(p, predicate, schema) for p in parts))
+            return _balanced(and_, [_condition(p, predicate, schema) for p in parts])
         case Or(parts):
-            return reduce(lambda a, b: a | b, (_condition(p, predicate, schema) for p in parts))
+            return _balanced(or_, [_condition(p, predicate, schema) for p in parts])
         case Not(part):
             return ~_condition(part, predicate, schema)
         case Constant(value):

@@ -11,7 +11,14 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import IsNull, Or, Reference
 from pyiceberg.manifest import DataFile
 from pyiceberg.transforms import IdentityTransform, VoidTransform
-from pyiceberg.types import NestedField, PrimitiveType
+from pyiceberg.types import (
+    IcebergType,
+    ListType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StructType,
+)
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -95,6 +102,18 @@ def _run(statement: UsingStatement, context: Context) -> DmlResult:
         return replace_rows(context, removal, written, statement.options, statement_id)
 
 
+def _has_map(kind: IcebergType) -> bool:
+    match kind:
+        case MapType():
+            return True
+        case ListType():
+            return _has_map(kind.element_type)
+        case StructType():
+            return any(_has_map(field.field_type) for field in kind.fields)
+        case _:
+            return False
+
+
 def _key_fields(statement: UsingStatement, state: TableState) -> list[NestedField]:
     """The columns named, each once, whatever their case."""
     if not statement.columns:
@@ -107,6 +126,10 @@ def _key_fields(statement: UsingStatement, state: TableState) -> list[NestedFiel
             raise ColumnNotFoundError(str(name), [f.name for f in state.schema.fields])
         if same[0] in found:
             raise StatementError(f"replace_using() names the column {name!r} twice.")
+        if _has_map(same[0].field_type):
+            raise StatementError(
+                f"replace_using() cannot compare the column {name!r}: it is or has a map."
+            )
         found.append(same[0])
     return found
 

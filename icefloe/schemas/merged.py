@@ -20,7 +20,7 @@ def merged_schema(
     """The schema with the source's `wanted` columns (names in lower case); None if it has all.
 
     New columns and struct fields are optional and come last; a type is widened where Iceberg
-    reads old files under the wider one.
+    reads old files under the wider one. Field ids are given anew from `last_column_id` on.
     """
     ids = count(last_column_id + 1)
     given = {f.name.lower(): f.dataType for f in source.fields if f.name.lower() in wanted}

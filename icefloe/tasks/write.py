@@ -217,7 +217,7 @@ def write_rows(
                     if done:
                         done[-1].close()
                     done.append(DataFileWriter(layout, partition))
-                _refuse_outside(some, outside)
+                _refuse_outside(some, rows, outside)
                 done[-1].write(rows)
             if done:
                 done[-1].close()
@@ -231,17 +231,20 @@ def write_rows(
     return task
 
 
-def _refuse_outside(rows: pa.Table, outside: tuple[str, Sequence[str]] | None) -> None:
+def _refuse_outside(
+    told: pa.Table, rows: pa.Table, outside: tuple[str, Sequence[str]] | None
+) -> None:
     """Fail on the first row that has the number of a predicate, showing some of its values."""
     if outside is None:
         return
-    numbers = rows.column(outside[0])
+    numbers = told.column(outside[0])
     if numbers.null_count == len(numbers):
         return
     first = pc.index(pc.is_valid(numbers), True).as_py()
-    values = rows.slice(first, 1).to_pylist()[0].values()
-    shown = ", ".join(repr(value)[:60] for value in list(values)[:8])
-    raise RowOutsideError(outside[1][numbers[first].as_py()], f"({shown}, …)")
+    values = list(rows.slice(first, 1).to_pylist()[0].items())
+    shown = ", ".join(f"{name}={value!r:.60}" for name, value in values[:8])
+    more = ", …" if len(values) > 8 else ""
+    raise RowOutsideError(outside[1][numbers[first].as_py()], f"({shown}{more})")
 
 
 def collect_changes(

@@ -466,7 +466,7 @@ def test_values_given_as_dates_are_days():
 
 
 def test_r34_what_is_lowered_for_choosing_files_holds_the_coerced_value():
-    lowered = as_lowered(bound("month IN ('09') OR NOT (region = 1)", spec("month", "region")))
+    lowered = as_lowered(bound("month IN ('09') OR NOT (region = '1')", spec("month", "region")))
     named = And2(NotNull("region"), NotEqualTo("region", "1"))
     assert lowered.inclusive == Or2(EqualTo("month", 9), named)
     assert lowered.exact == lowered.inclusive
