@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 
 from icefloe.commit.conflicts import Guard
-from icefloe.execute.row_changes import RowChange, RowChangeOutcome, change_rows
+from icefloe.execute.row_changes import RowChange, change_rows
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows
 from icefloe.metadata.matching import FileMatcher
 from icefloe.metadata.state import TableState
 from icefloe.plan.files import FilePlan
 from icefloe.plan.plan import Plan, plan_statement
-from icefloe.publishing import Context, added_bytes, publish_changes
+from icefloe.publishing import Context, publish_changes, row_result
 from icefloe.results import DmlResult
 from icefloe.settings import UpdateKind
 from icefloe.statements import Options, RowStatement
@@ -57,27 +57,9 @@ def replace_rows(
         RowChange(scan, removal.files, plan.mode, None, {}, statement_id, choose=removal.choose)
     )
     changes = replace(outcome.changes, added_data=(*outcome.changes.added_data, *written.files))
-    outcome = replace(outcome, changes=changes)
-    result = _result(plan, outcome, written)
-    chosen = replace(options, summary={**options.summary, **removal.summary})
+    outcome = replace(outcome, changes=changes, rows_inserted=written.rows)
+    result = row_result(plan, outcome)
     guard = Guard(plan.isolation, removal.matcher)
-    return publish_changes(context, state, changes, guard, chosen, lambda _gone: result)
-
-
-def _result(plan: Plan, outcome: RowChangeOutcome, written: WrittenRows) -> DmlResult:
-    changes = outcome.changes
-    return DmlResult(
-        operation=plan.operation,
-        mode=plan.mode.value,
-        rows_inserted=written.rows,
-        rows_deleted=outcome.rows_deleted,
-        rows_copied=outcome.rows_copied,
-        data_files_added=len(changes.added_data),
-        data_files_removed=len(changes.removal.data),  # type: ignore[union-attr]
-        delete_files_added=len(changes.added_deletes),
-        delete_files_removed=len(changes.removal.deletes),  # type: ignore[union-attr]
-        files_scanned=plan.files_scanned,
-        files_skipped=plan.files_skipped,
-        bytes_written=added_bytes(changes),
-        bytes_encoded=outcome.bytes_encoded,
+    return publish_changes(
+        context, state, changes, guard, options, lambda _gone: result, removal.summary
     )
