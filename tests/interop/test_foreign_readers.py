@@ -224,10 +224,7 @@ def later(*ids: int) -> list[dict[str, Any]]:
             mode,
             kind,
             id=f"{mode}-{kind.name}",
-            # Files are rewritten in the same way whatever the partitioning: two kinds will do.
-            marks=[pytest.mark.slow]
-            if mode == "copy-on-write" and kind.name in ("unpartitioned", "bucket-and-days")
-            else [],
+            marks=[] if kind.name == "evolved" else [pytest.mark.slow],
         )
         for mode in ("merge-on-read", "copy-on-write")
         for kind in KINDS
