@@ -89,22 +89,16 @@ def _write(
     place = locate(state.io, location)
     parent = place.path.rpartition("/")[0]
     paths = [path for path, _ in chunks]
-    dictionary = pa.array(dict.fromkeys(paths), pa.string())
-    numbers = {path: n for n, path in enumerate(dict.fromkeys(paths))}
-    codes = np.concatenate([np.full(len(c), numbers[p], dtype=np.int32) for p, c in chunks])
-    positions = np.concatenate([c for _, c in chunks])
-    table = pa.Table.from_arrays(
-        [
-            pa.DictionaryArray.from_arrays(pa.array(codes), dictionary).cast(pa.string()),
-            pa.array(positions),
-        ],
-        schema=_SCHEMA,
-    )
+    rows = sum(len(positions) for _, positions in chunks)
+    least = min(int(positions.min()) for _, positions in chunks)
+    most = max(int(positions.max()) for _, positions in chunks)
     with naming_unwritable_file(location):
         if "s3" not in place.filesystem.type_name:
             place.filesystem.create_dir(parent, recursive=True)
         with place.filesystem.open_output_stream(place.path) as sink:
-            pq.write_table(table, sink, compression=state.settings.compression)
+            with pq.ParquetWriter(sink, _SCHEMA, compression=state.settings.compression) as writer:
+                for group in _groups(chunks):
+                    writer.write_table(_table(group))
             size = sink.tell()
     file = DataFile.from_args(
         _table_format_version=3,
@@ -112,15 +106,15 @@ def _write(
         file_path=location,
         file_format=FileFormat.PARQUET,
         partition=where.partition,
-        record_count=len(positions),
+        record_count=rows,
         file_size_in_bytes=size,
         column_sizes=None,
-        value_counts={PATH_FIELD_ID: len(positions), POS_FIELD_ID: len(positions)},
+        value_counts={PATH_FIELD_ID: rows, POS_FIELD_ID: rows},
         null_value_counts={PATH_FIELD_ID: 0, POS_FIELD_ID: 0},
         nan_value_counts=None,
         # Full paths, never truncated: equal bounds tell readers which data file is meant.
-        lower_bounds={PATH_FIELD_ID: paths[0].encode(), POS_FIELD_ID: _long(positions.min())},
-        upper_bounds={PATH_FIELD_ID: paths[-1].encode(), POS_FIELD_ID: _long(positions.max())},
+        lower_bounds={PATH_FIELD_ID: paths[0].encode(), POS_FIELD_ID: _long(least)},
+        upper_bounds={PATH_FIELD_ID: paths[-1].encode(), POS_FIELD_ID: _long(most)},
         key_metadata=None,
         split_offsets=[4],
         equality_ids=None,
@@ -129,6 +123,27 @@ def _write(
     )
     file.spec_id = where.spec_id
     return file
+
+
+def _groups(chunks: list[tuple[str, Positions]]) -> Iterator[list[tuple[str, Positions]]]:
+    """Chunks together as row groups, none with many more rows than a chunk may have."""
+    group: list[tuple[str, Positions]] = []
+    rows = 0
+    for chunk in chunks:
+        if group and rows + len(chunk[1]) > _WRITE_ROWS:
+            yield group
+            group, rows = [], 0
+        group.append(chunk)
+        rows += len(chunk[1])
+    yield group
+
+
+def _table(chunks: list[tuple[str, Positions]]) -> pa.Table:
+    numbers = {path: n for n, path in enumerate(dict.fromkeys(path for path, _ in chunks))}
+    codes = np.concatenate([np.full(len(c), numbers[p], dtype=np.int32) for p, c in chunks])
+    paths = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(numbers, pa.string()))
+    positions = pa.array(np.concatenate([c for _, c in chunks]))
+    return pa.Table.from_arrays([paths.cast(pa.string()), positions], schema=_SCHEMA)
 
 
 def _read(io: FileIO, delete: LiveFile) -> Deleted:
