@@ -217,6 +217,9 @@ def later(*ids: int) -> list[dict[str, Any]]:
     return made
 
 
+QUICK = ("merge-on-read", "evolved")
+
+
 @pytest.mark.parametrize(
     ("mode", "kind"),
     [
@@ -224,7 +227,7 @@ def later(*ids: int) -> list[dict[str, Any]]:
             mode,
             kind,
             id=f"{mode}-{kind.name}",
-            marks=[] if kind.name == "evolved" else [pytest.mark.slow],
+            marks=[] if (mode, kind.name) == QUICK else [pytest.mark.slow],
         )
         for mode in ("merge-on-read", "copy-on-write")
         for kind in KINDS
