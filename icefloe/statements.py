@@ -36,7 +36,10 @@ class Options:
             raise StatementError(
                 f"Unknown option {unknown[0]!r}. Options are: {', '.join(sorted(names))}."
             )
-        return replace(self, **{name: _READERS[name](value) for name, value in options.items()})
+        return replace(self, **{name: self._read(name, value) for name, value in options.items()})
+
+    def _read(self, name: str, value: Any) -> Any:
+        return _READERS[name](value)
 
 
 @dataclass(frozen=True, slots=True)

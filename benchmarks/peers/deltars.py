@@ -117,4 +117,4 @@ def _with_clause(merger: TableMerger, clause: Clause, others: list[str] | None) 
             return merger.when_not_matched_insert_all(clause.condition, except_cols=others)
         case When.NOT_MATCHED_BY_SOURCE, Action.DELETE:
             return merger.when_not_matched_by_source_delete(clause.condition)
-    raise NotImplementedError(clause.sql)
+    raise ValueError(f"delta-rs has no spelling for: {clause.sql}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
 from icefloe.errors import InvalidPredicateError, StatementError
 from icefloe.statements import Options
@@ -24,18 +24,8 @@ class ReplaceOptions(Options):
     scope: Scope = Scope.PARTITIONS
     check: bool = True  # new rows must satisfy the predicate
 
-    def with_(self, **options: Any) -> Self:
-        """The same options with some replaced; unknown names and bad values are refused."""
-        known = {field.name for field in fields(self)}
-        unknown = sorted(set(options) - known)
-        if unknown:
-            raise StatementError(
-                f"Unknown option {unknown[0]!r}. Options are: {', '.join(sorted(known))}."
-            )
-        own: dict[str, Any] = {
-            name: _READERS[name](options.pop(name)) for name in set(options) & set(_READERS)
-        }
-        return replace(Options.with_(self, **options), **own)
+    def _read(self, name: str, value: Any) -> Any:
+        return _READERS[name](value) if name in _READERS else Options._read(self, name, value)
 
 
 @dataclass(frozen=True, slots=True)
