@@ -25,15 +25,17 @@ from icefloe import columns
 from icefloe.execute.scan import Scan
 from icefloe.metadata.source_matching import Interval, KeyValues
 from icefloe.plan.merge_bind import BoundMerge
+from icefloe.plan.merge_keys import is_identical
 from icefloe.plan.merge_plan import Join, JoinShape
 from icefloe.plan.source_facts import ordinal_of
-from icefloe.quoting import quote
+from icefloe.quoting import quote, quoted
 from icefloe.spark_errors import translated
 from icefloe.statements import Duplicates, Then, When
 
 KEPT = -1  # the action of a matched row that no clause changes
 _MATCH = f"{columns.PREFIX}match"
 _RANK = f"{columns.PREFIX}rank"
+_SHARED = f"{columns.PREFIX}shared"
 _MOST_RANGES = 8
 
 
@@ -69,6 +71,17 @@ class Labeller:
         matched = [clause for _, clause in self.bound.numbered(When.MATCHED)]
         always = any(clause.condition is None for clause in matched)
         return bool(matched) and not always and self.duplicates is Duplicates.ERROR
+
+    @property
+    def _shared_keys(self) -> list[str]:
+        """Source columns by which rows that match one row of the table are the same.
+
+        Rows that share them with no other cannot match a row twice, and need not be told when they
+        change nothing. The shuffle that counts them is the one that the join wants.
+        """
+        if self.join.broadcast or not self.tells_kept:
+            return []
+        return [k.source for k in self.bound.keys if is_identical(k, self.bound.sides)]
 
     def _joined(self) -> DataFrame:
         match self.join.shape:
@@ -128,7 +141,11 @@ class Labeller:
         return rows.alias(self.bound.sides.target_alias)
 
     def _source(self) -> DataFrame:
-        named = self.source.alias(self.bound.sides.source_alias)
+        source = self.source
+        if keys := self._shared_keys:
+            same = Window.partitionBy(*map(quoted, keys))
+            source = source.withColumn(_SHARED, F.count(F.lit(1)).over(same) > 1)
+        named = source.alias(self.bound.sides.source_alias)
         return F.broadcast(named) if self.join.broadcast else named
 
     def _within(self, key: KeyValues) -> Column:
@@ -158,8 +175,9 @@ class Labeller:
         )
 
     def _chosen(self, when: When) -> Column:
-        kept = F.lit(KEPT) if when is When.MATCHED and self.tells_kept else F.lit(None)
-        chosen = kept.cast("int")
+        chosen = F.lit(None).cast("int")
+        if when is When.MATCHED and self.tells_kept:
+            chosen = F.when(F.col(_SHARED), KEPT) if self._shared_keys else F.lit(KEPT)
         for number, clause in reversed(self.bound.numbered(when)):
             applies = F.lit(True) if clause.condition is None else clause.condition
             chosen = F.when(applies, F.lit(number)).otherwise(chosen)

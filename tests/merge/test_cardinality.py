@@ -133,3 +133,24 @@ def test_equal_source_rows_are_still_two(table_of, mode):
     assert len(caught.value.keys) == 1
     assert triples(table) == [(1, "us", 10), (2, "eu", 20), (3, "us", 30)]
     assert leftovers(table) == set()
+
+
+@pytest.mark.usefixtures("shuffled")
+@pytest.mark.parametrize("inserts", [True, False], ids=["right or full", "inner or left"])
+@pytest.mark.parametrize("by_source", [True, False], ids=["by source", "matched"])
+def test_m02_holds_where_the_source_is_shuffled(table_of, inserts, by_source):
+    """Of a large source only rows that share their key are told when they change nothing."""
+    table = table_of(SCHEMA, TARGET)
+
+    def merge(source, changing):
+        built = table.merge(source, on="target.id = source.id")
+        built = built.when_matched(f"source.n = {changing}").update({"n": "source.n"})
+        built = built.when_not_matched().insert_all() if inserts else built
+        return built.when_not_matched_by_source().update({"n": "-1"}) if by_source else built
+
+    with pytest.raises(CardinalityError, match=r"keys: 1\."):
+        merge(TWICE, changing=3).execute()
+    assert triples(table) == [(1, "us", 10), (2, "eu", 20), (3, "us", 30)]
+    result = merge(TWICE, changing=2).execute()
+    assert result.clauses[0] == 1
+    assert [n for _, _, n in triples(table)][:3] == [10, 2, -1 if by_source else 30]
