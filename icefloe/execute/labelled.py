@@ -123,11 +123,11 @@ class Labeller:
         if self.join.shape is JoinShape.NONE:
             new = wanted
         elif self.join.broadcast:
-            matched = self._target().join(F.broadcast(wanted), self.bound.on)
+            matched = self._target_alone().join(F.broadcast(wanted), self.bound.on)
             seen = matched.select(F.col(columns.SOURCE_ROW).alias(_MATCH))
             new = wanted.join(seen, F.col(columns.SOURCE_ROW) == F.col(_MATCH), "left_anti")
         else:
-            new = wanted.join(self._target(), self.bound.on, "left_anti")
+            new = wanted.join(self._target_alone(), self.bound.on, "left_anti")
         return new.select(
             "*",
             F.lit(None).cast("string").alias(columns.FILE),
@@ -135,7 +135,14 @@ class Labeller:
         )
 
     def _target(self) -> DataFrame:
-        rows = self.scan.rows()
+        """Rows of the table that may match, with file and position."""
+        return self._narrowed(self.scan.rows())
+
+    def _target_alone(self) -> DataFrame:
+        """The same where nothing of the table is changed: nobody asks which rows they are."""
+        return self._narrowed(self.scan.plain_rows())
+
+    def _narrowed(self, rows: DataFrame) -> DataFrame:
         for key in self.keys:
             rows = rows.filter(self._within(key))
         return rows.alias(self.bound.sides.target_alias)

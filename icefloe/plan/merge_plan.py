@@ -14,8 +14,11 @@ from icefloe.plan.plan import Plan, plan_rows
 from icefloe.settings import UpdateKind
 from icefloe.statements import MergeStatement, When
 
-# Of the source's columns that a probe needs; they pass through the driver's memory.
+# Of what is broadcast; it passes through the driver's memory.
 _BROADCAST_BYTES = 64 * 1024 * 1024
+# Up to here a broadcast always pays; beyond, only where it saves the shuffle of a larger table.
+_SMALL_BYTES = 16 * 1024 * 1024
+_LARGER = 4
 _TASK_BYTES = 32 * 1024 * 1024  # of source rows that one task writes
 _BROADCAST_SETTING = "spark.sql.autoBroadcastJoinThreshold"
 
@@ -69,14 +72,18 @@ def choose_join(
     statement: MergeStatement, files: MergeFiles, spark: SparkSession, *, unpartitioned: bool
 ) -> Join:
     """The narrowest join that shows every row the clauses change."""
-    small = files.facts.key_bytes <= _BROADCAST_BYTES and _may_broadcast(spark)
+    # Only a probe joins back to the source; in other joins all of its columns are broadcast.
+    small = _pays(files, files.facts.key_bytes, spark)
+    whole = _pays(files, files.facts.bytes, spark)
     matched, inserts = statement.has(When.MATCHED), statement.has(When.NOT_MATCHED)
     if statement.has(When.NOT_MATCHED_BY_SOURCE):
         if inserts:
             return Join(JoinShape.FULL, False)
-        return Join(JoinShape.LEFT if matched else JoinShape.TARGET_ANTI, small)
+        if not matched:
+            return Join(JoinShape.TARGET_ANTI, small)
+        return Join(JoinShape.LEFT, whole)
     if not inserts:
-        return Join(JoinShape.INNER, small)
+        return Join(JoinShape.INNER, whole)
     # Rows of a partitioned table are shuffled once more, by partition.
     tasks = 1 + files.facts.bytes // _TASK_BYTES if unpartitioned and small else None
     if not files.plan.candidates:
@@ -113,6 +120,10 @@ def plan_merge(
     )
 
 
-def _may_broadcast(spark: SparkSession) -> bool:
-    """Whether the session allows broadcasts at all; our own limit is not Spark's."""
-    return not str(spark.conf.get(_BROADCAST_SETTING)).startswith("-1")
+def _pays(files: MergeFiles, size: int, spark: SparkSession) -> bool:
+    """Whether so many bytes of the source are broadcast rather than both sides shuffled."""
+    if str(spark.conf.get(_BROADCAST_SETTING)).startswith("-1"):
+        return False  # the session allows none at all; otherwise our own limit is not Spark's
+    rows = sum(candidate.live.rows for candidate in files.plan.candidates)
+    much_larger = rows >= _LARGER * files.facts.rows
+    return size <= (_BROADCAST_BYTES if much_larger else _SMALL_BYTES)
