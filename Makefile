@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 ICEBERG_VENV := .venv-iceberg
 PYTEST := $(BIN)/python -m pytest
 DEFAULT_TESTS := -m "not slow and not iceberg and not cluster"
+# Two processes, each with one Spark session: most of a test is waiting for one thread of Spark.
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup system demo lint typing test test-all test-seed test-iceberg test-cluster lock clean \
@@ -37,10 +39,10 @@ typing: setup
 	$(BIN)/mypy
 
 test: lint typing  ## Lint, types, and the tests that take minutes
-	$(PYTEST) $(DEFAULT_TESTS)
+	$(PYTEST) -n $(WORKERS) $(DEFAULT_TESTS)
 
 test-all: lint typing  ## Every test of this environment, the slow ones too
-	$(PYTEST) -m "not iceberg and not cluster"
+	$(PYTEST) -n $(WORKERS) -m "not iceberg and not cluster"
 
 test-seed: setup  ## One random program of each kind against DuckDB: ICEFLOE_SEED=17 make test-seed
 	$(PYTEST) tests/properties

@@ -98,8 +98,9 @@ class Cells:
         else:
             value, low, high = _ordinal(self.key), ordinal_of(self.low), ordinal_of(self.high)
         width = max((high - low) / _CELLS, 1e-9)
-        cell = F.floor((value - F.lit(low)) / F.lit(width))
-        return F.greatest(F.lit(-1), F.least(F.lit(_CELLS), cell)).cast("int")
+        cell = (value - F.lit(low)) / F.lit(width)
+        # Clamped first: the cell of a value far away is no whole number that Spark has.
+        return F.floor(F.greatest(F.lit(-1.0), F.least(F.lit(float(_CELLS)), cell))).cast("int")
 
 
 @dataclass(frozen=True, slots=True)

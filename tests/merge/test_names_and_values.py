@@ -134,3 +134,14 @@ def test_same_builder_runs_again_on_the_table_as_it_is_then(table_of, mode):
     assert merge.execute().clauses == (2, 0)
     assert triples(table) == [(1, "us", 5), (2, "us", 6)]
     assert len(snapshots(table)) == 3
+
+
+def test_keys_far_from_those_of_the_table(table_of):
+    """Files of one key each, and source keys at the ends of the type."""
+    ends = [-(2**63), 2**63 - 1]
+    table = table_of("k BIGINT, n INT", [{"k": 1, "n": 0}], [{"k": 1, "n": 1}])
+
+    result = table.upsert([{"k": k, "n": 9} for k in ends], on=["k"]).execute()
+
+    assert (result.rows_updated, result.rows_inserted) == (0, 2)
+    assert sorted(row["k"] for row in table.scan().collect()) == [ends[0], 1, 1, ends[1]]
