@@ -39,6 +39,7 @@ LAYERS = [
     ["engine"],
     ["builders", "merge_builder", "reading", "rows", "inspection", "evolution", "replace"],
     ["table"],
+    ["sql"],
     ["lake"],
     ["writer"],
 ]
