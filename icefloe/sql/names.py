@@ -110,18 +110,18 @@ class Names:
 
 
 def full_name(parts: Name) -> str:
-    """The name of a table as the lake has it; some characters are refused."""
+    """The name of a table as the lake has it; dots and backticks in a part are refused."""
     for part in parts:
         if not _is_plain(part):
             raise StatementError(
-                f"{part!r} cannot be part of a table's name: dots, backticks, control characters "
-                "and empty names are not supported."
+                f"{part!r} cannot be part of a table's name: dots, backticks and empty names "
+                "are not supported."
             )
     return ".".join(parts) if len(parts) > 1 else f"{DEFAULT_NAMESPACE}.{parts[0]}"
 
 
 def _is_plain(part: str) -> bool:
-    return part.isprintable() and part != "" and not set(part) & {".", "`"}
+    return part != "" and not set(part) & {".", "`"}
 
 
 def _refuse_travel(name: TableName, reason: str) -> None:
