@@ -174,6 +174,10 @@ class TableNotFoundError(IcefloeError):
     """No such table."""
 
 
+class UnknownTableError(TableNotFoundError, StatementError):
+    """A query or a subquery names a table that neither the lake nor the session has."""
+
+
 class TableExistsError(IcefloeError):
     """A table of that name is already there."""
 

@@ -19,8 +19,8 @@ from icefloe.errors import (
     SetupError,
     StatementError,
     StorageError,
-    TableNotFoundError,
     TypeMismatchError,
+    UnknownTableError,
     UnsupportedTableError,
 )
 
@@ -117,7 +117,7 @@ def _by_condition(
         return _parse_error(text)
     if condition == "TABLE_OR_VIEW_NOT_FOUND":
         name = str(facts.get("relationName", "?")).replace("`", "")
-        return TableNotFoundError(
+        return UnknownTableError(
             f"Table {name} does not exist: the lake has no table, the statement no source and the "
             "session no view of that name."
         )

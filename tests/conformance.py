@@ -63,7 +63,7 @@ def run(case: Case, lake: Lake, **sources: Any) -> str | None:
 def _compare_error(case: Case, error: IcefloeError) -> str | None:
     kind, _, words = case.expected[0].removeprefix("error ").partition(" ")
     wanted = getattr(errors, kind, None) if case.expected[0].startswith("error ") else None
-    if wanted is not None and type(error) is wanted and words in str(error):
+    if wanted is not None and isinstance(error, wanted) and words in str(error):
         return None
     told = str(error).replace("\n", "\n    ")
     return f"{case.place}\n  expected {case.expected}\n  raised   {type(error).__name__}: {told}"

@@ -83,7 +83,7 @@ def _run(text: str, frames: list[tuple[TableName, DataFrame]], names: Names) -> 
     spark = names.lake.spark
     if not frames:
         with translated():
-            return spark.sql(text)
+            return _looked_at(spark.sql(text))
     marks = [f"icefloe{uuid.uuid4().hex}" for _ in frames]
     renamed = [(name, mark) for (name, _), mark in zip(frames, marks, strict=True)]
     placed = rename_tables(text, renamed).text.replace("{", "{{").replace("}", "}}")
@@ -91,7 +91,12 @@ def _run(text: str, frames: list[tuple[TableName, DataFrame]], names: Names) -> 
         placed = placed.replace(mark, f"{{{mark}}}")
     given: dict[str, Any] = {mark: rows for mark, (_, rows) in zip(marks, frames, strict=True)}
     with translated():
-        return spark.sql(placed, **given)
+        return _looked_at(spark.sql(placed, **given))
+
+
+def _looked_at(rows: DataFrame) -> DataFrame:
+    _ = rows.schema  # over Spark Connect this is what makes Spark look at it
+    return rows
 
 
 def _placed(

@@ -306,7 +306,7 @@ def test_sql(lake, spark, mode):
     assert "Plan" in lake.sql("EXPLAIN SELECT * FROM s.t").first().plan
     assert lake.sql("SHOW TABLES IN s").collect() == [("s", "t", False)]
     for text, place in (
-        ("SELECT *\nFROM s.t WHERE id = = 1", (2, 23)),
+        ("SELECT *\nFROM s.t WHERE id = = 1", (2, 21)),
         ("DELETE FROM s.t\nWHERE id = = 1", (2, 12)),
     ):
         with pytest.raises(ParseError) as raised:
