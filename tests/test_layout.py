@@ -24,6 +24,8 @@ LAYERS = [
         "settings",
         "frames",
         "quoting",
+        "lexing",
+        "table_names",
         "spark_errors",
         "session",
     ],
@@ -39,6 +41,7 @@ LAYERS = [
     ["engine"],
     ["builders", "merge_builder", "reading", "rows", "inspection", "evolution", "replace"],
     ["table"],
+    ["sql"],
     ["lake"],
     ["writer"],
 ]

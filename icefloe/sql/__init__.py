@@ -1,0 +1,1 @@
+"""`lake.sql`: SQL text → the statements that the builders make."""

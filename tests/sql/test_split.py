@@ -1,0 +1,68 @@
+"""Statements of a text: semicolons count outside of quotes and comments only."""
+
+from __future__ import annotations
+
+import pytest
+
+from icefloe.lexing import Kind, tokenize
+from icefloe.sql.split import Piece, is_complete, split_statements
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("", []),
+        (" ;; -- nothing\n /* no; */ ;", []),
+        ("SELECT 1", ["SELECT 1"]),
+        ("SELECT 1;\n", ["SELECT 1"]),
+        ("SELECT 1; SELECT 2", ["SELECT 1", "SELECT 2"]),
+        ("SELECT ';'; SELECT \";\"", ["SELECT ';'", 'SELECT ";"']),
+        ("SELECT 'it''s;'; SELECT 2", ["SELECT 'it''s;'", "SELECT 2"]),
+        (r"SELECT '\';'; SELECT 2", [r"SELECT '\';'", "SELECT 2"]),
+        (r"SELECT r'\'; SELECT 2", [r"SELECT r'\'", "SELECT 2"]),
+        ("SELECT `a;``b`; SELECT 2", ["SELECT `a;``b`", "SELECT 2"]),
+        ("SELECT 1 -- no; 'quote\n; SELECT 2", ["SELECT 1", "SELECT 2"]),
+        ("SELECT /* a; /* b; */ c; */ 1; SELECT 2", ["SELECT /* a; /* b; */ c; */ 1", "SELECT 2"]),
+        ("SELECT 'open; SELECT 2", ["SELECT 'open; SELECT 2"]),
+        ("SELECT $$a;b$$; SELECT 2", ["SELECT $$a;b$$", "SELECT 2"]),
+        ("-- first\nSELECT 1 /* end */;", ["SELECT 1"]),
+    ],
+)
+def test_semicolons_split_outside_of_quotes_and_comments(text, pieces):
+    assert [piece.text for piece in split_statements(text)] == pieces
+
+
+def test_a_statement_knows_its_line():
+    text = "\n-- one\nSELECT 1;\n\nSELECT\n2"
+    assert split_statements(text) == [Piece("SELECT 1", 3, 8), Piece("SELECT\n2", 5, 19)]
+
+
+@pytest.mark.parametrize(
+    ("text", "complete"),
+    [
+        ("", False),
+        ("SELECT 1", False),
+        ("SELECT 1;", True),
+        ("SELECT 1; -- done;", True),
+        ("SELECT 1; /* done */ \n", True),
+        ("SELECT 1; SELECT", False),
+        ("SELECT ';", False),
+        ("SELECT `;", False),
+        ("SELECT 1 /* ;", False),
+        ("SELECT 1 -- ;", False),
+        ("SELECT 'a;';", True),
+        (r"SELECT 'a\';", False),
+    ],
+)
+def test_a_text_is_complete_when_it_ends_with_a_semicolon_of_its_own(text, complete):
+    assert is_complete(text) is complete
+
+
+def test_tokens_are_those_of_spark():
+    text = "a.`b``c`<=>1.5e3 AND x->y r'\\' 2BD /*+ hint */ \"q\" 1.a 10L 1t .5"
+    found = tokenize(text)
+    assert " ".join(token.text for token in found) == (
+        "a . `b``c` <=> 1.5e3 AND x -> y r'\\' 2BD \"q\" 1 . a 10L 1t .5"
+    )
+    assert (found[2].kind, found[2].name) == (Kind.QUOTED, "b`c")
+    assert [token.kind for token in found[-3:]] == [Kind.NUMBER, Kind.WORD, Kind.NUMBER]
