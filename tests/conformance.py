@@ -6,8 +6,8 @@
     ----
     1 | 11
 
-`$MODES` stands for the three properties of the mode. Cases are parted by blank lines and run in order on one lake. A value is shown as Python
-prints it, NULL as `NULL`; rows are compared without regard to order. `DML` before figures compares a
+`$MODES` stands for the three properties of the mode. Cases are parted by blank lines and run in
+order on one lake. A value is shown as Python prints it, NULL as `NULL`; rows are compared without regard to order. `DML` before figures compares a
 result's counts: `DML inserted=1 updated=0 deleted=2`. `error ClassName some words` is a failure
 whose message has these words. `empty` is no row.
 """

@@ -39,29 +39,23 @@ class Names:
 
         The table that a statement changes is seen as the statement reads it: `reading`.
         """
-        given = self._given(name)
+        given = self._given(name, self.ctes)
         if given is not None:
-            _refuse_travel(name, "a source has no history")
             return given
-        if not all(map(_is_plain, name.parts)):
-            return None
-        full = full_name(name.parts)
-        if self.lake.catalog.table_exists(full):
+        plain = all(map(_is_plain, name.parts))
+        full = full_name(name.parts) if plain else ""
+        if plain and self.lake.catalog.table_exists(full):
             return self._table(name, full, reading)
+        given = self._given(name, self.sources)
+        if given is not None or not plain:
+            return given
         return self._metadata(name)
 
-    def _given(self, name: TableName) -> DataFrame | None:
-        if len(name.parts) != 1:
-            return None
-        key = name.parts[0].lower()
-        if key in self.ctes:
-            return self.ctes[key]
-        if key in self.sources and self.lake.catalog.table_exists(full_name(name.parts)):
-            raise StatementError(
-                f"{name} is a source and a table of the lake. Give the source another name, or "
-                f"say {DEFAULT_NAMESPACE}.{name} for the table."
-            )
-        return self.sources.get(key)
+    def _given(self, name: TableName, among: Mapping[str, DataFrame]) -> DataFrame | None:
+        found = among.get(name.parts[0].lower()) if len(name.parts) == 1 else None
+        if found is not None:
+            _refuse_travel(name, "a source has no history")
+        return found
 
     def _table(self, name: TableName, full: str, reading: TableState | None) -> DataFrame:
         if reading is not None and full == reading.name and name.travel is None:
