@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from textwrap import indent
 
 from rich.padding import Padding
 from rich.rule import Rule
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from icefloe.cli.commands import Place, worker_on
 from icefloe.cli.output import Format, Output, stdout
-from icefloe.cli.records import of_dicts
+from icefloe.cli.records import Records, of_dicts
 from icefloe.cli.shell import Shell
 from icefloe.cli.story import CHAPTERS, TABLE, Chapter
 from icefloe.cli.told import size
@@ -83,15 +84,24 @@ class _Telling:
         self._run(f"SELECT count(*) AS orders FROM {TABLE}")  # noqa: S608  no outside text
 
     def _run(self, text: str) -> None:
-        found = self.shell.run_one(text)
+        found = self.shell.found_by(text)
         if isinstance(found, DmlResult):
             self.costs.append(_cost(found))
+        elif isinstance(found, Records) and found.names == ("plan",):
+            found = self._shortened(found)
+        self.shell.write(found)
+
+    def _shortened(self, plan: Records) -> Records:
+        """A plan that names files from the table's folder on."""
+        folder = self.shell.lake.table(TABLE).location + "/data/"
+        rows = [(str(text).replace(folder, ""),) for (text,) in plan.rows]
+        return replace(plan, rows=rows)
 
     def _refused(self, text: str) -> None:
         try:
             self.shell.run_one(text)
         except IcefloeError as error:
-            _indented(Text(f"{type(error).__name__}: {error}", style="red"))
+            stdout().print(Text(f"{type(error).__name__}: {error}", style="red"))
 
     def _loaded(self) -> int:
         """The first snapshot of the table."""
@@ -124,8 +134,8 @@ def _say(words: str) -> None:
 
 def _show_sql(text: str) -> None:
     stdout().print()
-    _indented(Syntax(text, "sql", background_color="default", word_wrap=True))
-
-
-def _indented(shown: Text | Syntax) -> None:
-    stdout().print(Padding(shown, (0, 0, 0, 2)), width=_WIDTH)
+    if stdout().is_terminal:
+        coloured = Syntax(text, "sql", background_color="default", word_wrap=True)
+        stdout().print(Padding(coloured, (0, 0, 0, 2)), width=_WIDTH)
+    else:
+        stdout().print(Text(indent(text, "  ")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
+from typing import TypeAlias
 
 from pyspark.sql import DataFrame
 
@@ -17,6 +18,16 @@ from icefloe.lake import Lake
 from icefloe.results import DmlResult
 from icefloe.spark_errors import translated
 from icefloe.sql.split import split_statements
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A statement that has no result."""
+
+    duration_s: float
+
+
+Found: TypeAlias = DmlResult | Records | Done | None  # None: the rows are written already
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +48,37 @@ class Shell:
                     error.add_note(f"The statement begins at line {piece.line} of {file}.")
                 raise
 
-    def run_one(self, statement: str) -> DmlResult | Records | None:
-        """Run one statement and write its result; None when its rows went by."""
-        started = monotonic()
-        found = self.worker.run(lambda progress: self._work(statement, progress))
-        if isinstance(found, DmlResult):
-            self.output.result(found)
-        elif found is not None and found.names:
-            self.output.records(found)
-        elif found is not None:
-            self.output.note(f"done in {monotonic() - started:.1f} s")
-        return found
+    def run_one(self, statement: str) -> None:
+        """Run one statement and write its result."""
+        self.write(self.found_by(statement))
 
-    def _work(self, statement: str, progress: ProgressLine) -> DmlResult | Records | None:
-        """In the worker's thread: the result, or None when its rows are written already."""
+    def found_by(self, statement: str) -> Found:
+        """Run one statement; rows for programs are written as they come."""
+        return self.worker.run(lambda progress: self._work(statement, progress))
+
+    def write(self, found: Found) -> None:
+        """Write what a statement gave, for people or programs."""
+        match found:
+            case DmlResult():
+                self.output.result(found)
+            case Records():
+                self.output.records(found)
+            case Done():
+                self.output.note(f"done in {found.duration_s:.1f} s")
+
+    def _work(self, statement: str, progress: ProgressLine) -> Found:
+        """In the worker's thread."""
+        started = monotonic()
         found = self.lake.sql(statement)
         if isinstance(found, DmlResult):
             return found
         with translated():
-            if self.output.format is Format.TABLE:
+            if found.columns and self.output.format is Format.TABLE:
                 return self._first_rows(found)
-            self._stream(found, progress)
-        return None
+            if found.columns:
+                self._stream(found, progress)
+                return None
+        return Done(monotonic() - started)
 
     def _first_rows(self, frame: DataFrame) -> Records:
         """As many rows as are shown and one more, which tells that there are more."""

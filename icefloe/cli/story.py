@@ -37,7 +37,8 @@ CHAPTERS = (
         (
             """\
 CREATE TABLE shop.orders (
-  id BIGINT NOT NULL, region STRING, day DATE, customer STRING, amount DECIMAL(10, 2), status STRING
+  id BIGINT NOT NULL, region STRING, day DATE, customer STRING, amount DECIMAL(10, 2),
+  status STRING
 ) PARTITIONED BY (region, days(day))""",
             f"INSERT INTO shop.orders{_orders('20000')}",
             "SELECT * FROM shop.orders ORDER BY id LIMIT 5",
@@ -107,7 +108,8 @@ WHEN NOT MATCHED AND c.op <> 'delete' THEN INSERT *""",
             """\
 SELECT 'now' AS what, count(*) AS orders, sum(amount) AS amount FROM shop.orders
 UNION ALL
-SELECT 'as loaded', count(*), sum(amount) FROM shop.orders VERSION AS OF {loaded}""",
+SELECT 'as loaded', count(*), sum(amount)
+FROM shop.orders VERSION AS OF {loaded}""",
         ),
     ),
     Chapter(
@@ -119,7 +121,7 @@ SELECT 'as loaded', count(*), sum(amount) FROM shop.orders VERSION AS OF {loaded
             "UPDATE shop.orders SET amount = 'a lot' WHERE id = 1",
             """\
 MERGE INTO shop.orders AS o
-USING (SELECT * FROM VALUES (1, 'paid'), (1, 'lost') AS c(id, status)) AS c ON o.id = c.id
+USING (VALUES (1, 'paid'), (1, 'lost') AS v(id, status)) AS c ON o.id = c.id
 WHEN MATCHED THEN UPDATE SET status = c.status""",
             "INSERT INTO shop.orders REPLACE WHERE day = DATE '2026-01-03'" + _orders("7999, 8001"),
         ),
