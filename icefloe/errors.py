@@ -24,7 +24,28 @@ class StatementError(IcefloeError):
 
 
 class ParseError(StatementError):
-    """The text is not SQL; the message shows the place."""
+    """The text is not SQL; the message shows the place.
+
+    `line` and `column` count from 1 in the text as the caller gave it; None where the place is not
+    known.
+    """
+
+    def __init__(self, reason: str, text: str = "", place: int | None = None) -> None:
+        self.reason = reason
+        self.line: int | None = None
+        self.column: int | None = None
+        if place is None:
+            super().__init__(reason)
+            return
+        start = text.rfind("\n", 0, place) + 1
+        end = text.find("\n", place)
+        self.line = text.count("\n", 0, place) + 1
+        self.column = place - start + 1
+        shown = text[start : end if end >= 0 else len(text)].rstrip("\r").replace("\t", " ")
+        super().__init__(
+            f"Line {self.line}, column {self.column}: {reason}\n  {shown}\n  "
+            f"{' ' * (place - start)}^"
+        )
 
 
 class ColumnNotFoundError(StatementError):

@@ -14,6 +14,7 @@ from pyiceberg.partitioning import PartitionField
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
+from pyiceberg.types import NestedField
 
 from icefloe import columns
 from icefloe.errors import (
@@ -49,7 +50,25 @@ def add_column(table: IcebergTable, name: str, kind: str, default: Any) -> None:
             f"A default for {name!r} needs format version 3, which icefloe does not write; Iceberg "
             "keeps no defaults in version 2. Add the column and set it with update()."
         )
-    *parents, last = name.split(".")
+    add_columns(table, [(tuple(name.split(".")), kind)])
+
+
+def add_columns(table: IcebergTable, added: Sequence[tuple[tuple[str, ...], str]]) -> None:
+    """Add optional columns, or fields of structs, in one commit; types may have a COMMENT."""
+    known = {known.name.lower() for known in table.schema().fields}
+    fields = []
+    for path, kind in added:
+        fields.append(_new_field(path, kind))
+        if len(path) == 1 and path[0].lower() in known:
+            raise StatementError(f"The table has a column {path[0]!r} already.")
+        known |= {path[0].lower()} if len(path) == 1 else set()
+    with _as_ours(table), table.update_schema() as update:
+        for (path, _), field in zip(added, fields, strict=True):
+            update.add_column(path if len(path) > 1 else path[0], field.field_type, field.doc)
+
+
+def _new_field(path: tuple[str, ...], kind: str) -> NestedField:
+    name, last = ".".join(path), path[-1]
     if last.startswith(columns.PREFIX):
         raise StatementError(f"Column names may not start with {columns.PREFIX!r}: {name!r}.")
     field = to_iceberg_schema(f"{quote(last)} {kind}").fields[0]
@@ -57,28 +76,30 @@ def add_column(table: IcebergTable, name: str, kind: str, default: Any) -> None:
         raise StatementError(
             f"A new column cannot be NOT NULL: rows already there have no value for {name!r}."
         )
-    known = {known.name.lower() for known in table.schema().fields}
-    if not parents and last.lower() in known:
-        raise StatementError(f"The table has a column {name!r} already.")
-    path: Any = (*parents, last) if parents else last
-    with _as_ours(table), table.update_schema() as update:
-        update.add_column(path, field.field_type)
+    return field
 
 
 def drop_column(table: IcebergTable, name: str) -> None:
     """Drop a column that the current partition spec does not use."""
-    found = _column(table, name)
+    drop_columns(table, [name])
+
+
+def drop_columns(table: IcebergTable, names: Sequence[str]) -> None:
+    """Drop columns in one commit; none that the partition spec or the sort order uses."""
+    dropped = [_column(table, name) for name in names]
     used = [field.source_id for field in table.spec().fields]
     ordered = [field.source_id for field in table.sort_order().fields]
-    for source_id in (*used, *ordered):
-        source = str(table.schema().find_column_name(source_id))
-        if source == found or source.startswith(f"{found}."):
-            how = "partitioned" if source_id in used else "sorted"
-            raise StatementError(
-                f"The table is {how} by {source!r}, so {name!r} cannot be dropped."
-            )
+    for found in dropped:
+        for source_id in (*used, *ordered):
+            source = str(table.schema().find_column_name(source_id))
+            if source == found or source.startswith(f"{found}."):
+                how = "partitioned" if source_id in used else "sorted"
+                raise StatementError(
+                    f"The table is {how} by {source!r}, so {found!r} cannot be dropped."
+                )
     with _as_ours(table), table.update_schema() as update:
-        update.delete_column(found)
+        for found in dropped:
+            update.delete_column(found)
 
 
 def rename_column(table: IcebergTable, old: str, new: str) -> None:

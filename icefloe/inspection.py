@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from icefloe.errors import StatementError
 from icefloe.frames import frame_of
 
-_NAMES = ("history", "snapshots", "files", "partitions", "manifests")
+METADATA_TABLES = ("history", "snapshots", "files", "partitions", "manifests")
 
 
 def metadata_table(name: str, table: IcebergTable, spark: SparkSession) -> DataFrame:
@@ -19,8 +19,10 @@ def metadata_table(name: str, table: IcebergTable, spark: SparkSession) -> DataF
 
 def metadata_arrow(name: str, table: IcebergTable) -> pa.Table:
     """One metadata table, of types that Spark takes too."""
-    if name not in _NAMES:
-        raise StatementError(f"Unknown metadata table {name!r}. They are: {', '.join(_NAMES)}.")
+    if name not in METADATA_TABLES:
+        raise StatementError(
+            f"Unknown metadata table {name!r}. They are: {', '.join(METADATA_TABLES)}."
+        )
     found: pa.Table = getattr(table.inspect, name)()
     return _readable(found)
 

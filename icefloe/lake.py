@@ -16,7 +16,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
 )
 from pyiceberg.table import Table as IcebergTable
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from sqlalchemy import URL
 
 from icefloe.errors import (
@@ -27,15 +27,15 @@ from icefloe.errors import (
 )
 from icefloe.metadata.state import TableState
 from icefloe.publishing import Context
-from icefloe.reading import read_rows
 from icefloe.schemas.forms import to_iceberg_schema
 from icefloe.schemas.partitions import parse_partition_by, parse_sort_by
 from icefloe.session import session_of, was_started_here
 from icefloe.settings import MODE_PROPERTIES, UpdateMode, normalised_properties
+from icefloe.sql.names import DEFAULT_NAMESPACE, Names
+from icefloe.sql.run import SqlResult, run_sql
 from icefloe.subqueries import resolve_tables
 from icefloe.table import Table
 
-DEFAULT_NAMESPACE = "default"
 EMBEDDED_CATALOG = "icefloe"
 _opened: list[ref[Lake]] = []  # in the order of opening
 _SQLITE_WAIT_S = 60  # writers of one SQLite catalog wait for each other rather than fail
@@ -204,23 +204,25 @@ class Lake:
                 f"Table {full} does not exist. Tables of that namespace: {near}."
             ) from missing
 
+    def sql(self, text: str, **sources: object) -> SqlResult:
+        """Run SQL: a query gives a DataFrame, DML a `DmlResult`, DDL a DataFrame like Spark's.
+
+        A name in `sources` (DataFrame, Arrow table, pandas frame, dicts) is a table of that text.
+        With several statements, between semicolons, the result is the last one's.
+
+        >>> lake.sql("SELECT * FROM shop.orders WHERE id = 1").show()  # doctest: +SKIP
+        """
+        return run_sql(text, sources, self)
+
     def context(self, read_state: Callable[[str], TableState]) -> Context:
         """What a statement on one table of this lake runs with."""
+        names = Names(self)
         return Context(
             self.spark,
             self._catalog,
             read_state,
-            lambda text, state: resolve_tables(
-                text, self.spark, lambda name: self._rows_of(name, state)
-            ),
+            lambda text, state: resolve_tables(text, lambda name: names.rows(name, state)),
         )
-
-    def _rows_of(self, name: str, reading: TableState) -> DataFrame | None:
-        """Rows of a table that a subquery names; the table that is read, as it is read."""
-        full = _full_name(name)
-        if full == reading.name:
-            return read_rows(self.context(lambda _branch: reading), reading, None, None)
-        return Table(self, full).scan() if self._catalog.table_exists(full) else None
 
     def _tables_beside(self, full: str) -> list[str]:
         try:

@@ -43,7 +43,7 @@ def read_rows(
     with translated(available):
         scan = Scan.of(context.spark, state, files.candidates)
         rows = scan.rows() if set(columns or ()) & set(_META) else scan.plain_rows()
-        rows = rows.alias(state.name.rpartition(".")[2])
+        rows = rows.alias(state.alias)
         if where is not None:
             condition = F.expr(context.resolve(where, state)) if isinstance(where, str) else where
             rows = rows.filter(condition)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from icefloe.errors import StatementError
 
@@ -171,6 +171,25 @@ class Settings:
             UpdateKind.MERGE: self.merge_isolation,
         }
         return levels[kind]
+
+
+class _Asked(dict[str, str]):
+    """Properties of no value that remember which names were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.names.append(key)
+        return default
+
+
+def known_properties() -> tuple[str, ...]:
+    """The name of every property that is read here."""
+    asked = _Asked()
+    Settings.of(asked)
+    return tuple(asked.names)
 
 
 MODE_PROPERTIES = tuple(f"write.{kind.value}.mode" for kind in UpdateKind)

@@ -19,6 +19,7 @@ from icefloe.errors import (
     SetupError,
     StatementError,
     StorageError,
+    TableNotFoundError,
     TypeMismatchError,
     UnsupportedTableError,
 )
@@ -38,6 +39,9 @@ _WORKER_IO = re.compile(
     r"^(?:OSError|IOError|Permission\w*|FileExists\w*|FileNotFound\w*|NotADir\w*|IsADir\w*): (.*)$",
     re.MULTILINE,
 )
+_PLACE = re.compile(r"\(line (\d+), pos (\d+)\)")
+_CARET = re.compile(r"-*\^+")
+_CONDITION = re.compile(r"^\[[\w.]+\] ")
 _FIRST_LINE = re.compile(r"^(.*?)(?:\n\n|\nJVM stacktrace|\n\tat |\n== SQL)", re.DOTALL)
 
 
@@ -110,7 +114,13 @@ def _by_condition(
 ) -> IcefloeError | None:
     facts = error.getMessageParameters() or {}
     if isinstance(error, ParseException):
-        return ParseError(_short(text, keep_sql=True))
+        return _parse_error(text)
+    if condition == "TABLE_OR_VIEW_NOT_FOUND":
+        name = str(facts.get("relationName", "?")).replace("`", "")
+        return TableNotFoundError(
+            f"Table {name} does not exist: the lake has no table, the statement no source and the "
+            "session no view of that name."
+        )
     if condition.startswith("UNRESOLVED_COLUMN"):
         name = str(facts.get("objectName", "?")).replace("`", "")
         return ColumnNotFoundError(name, available or _proposals(facts))
@@ -125,6 +135,20 @@ def _by_condition(
     if condition in ("ARITHMETIC_OVERFLOW", "CAST_OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE"):
         return StatementError(f"A value overflowed its type: {_short(text)}")
     return None
+
+
+def _parse_error(text: str) -> ParseError:
+    """Spark's message, shown at the place it tells of in the text it was given."""
+    place, sql = _PLACE.search(text), text.partition("== SQL ==\n")[2]
+    if place is None or not sql:
+        return ParseError(_short(text, keep_sql=True))
+    # Spark puts a line of dashes and a caret below the line at fault.
+    given = sql.split("\nJVM stacktrace")[0].split("\n")
+    given = [line for line in given if not _CARET.fullmatch(line)]
+    line, column = int(place[1]), int(place[2])
+    start = sum(len(above) + 1 for above in given[: line - 1])
+    reason = text[: place.start()].partition("SQLSTATE")[0].strip()
+    return ParseError(_CONDITION.sub("", reason), "\n".join(given), start + column)
 
 
 def _storage(

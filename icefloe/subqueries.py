@@ -3,49 +3,43 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
-import sqlglot
 from pyspark.sql import DataFrame, SparkSession
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
-from icefloe.quoting import quote
+from icefloe.table_names import TableName, rename_tables, table_names
+
+_made: ContextVar[list[str] | None] = ContextVar("_made", default=None)
 
 
-def resolve_tables(
-    text: str, spark: SparkSession, rows_of: Callable[[str], DataFrame | None]
-) -> str:
-    """Replace lake tables in subqueries by temporary views; other names are left to Spark.
+def resolve_tables(text: str, rows_of: Callable[[TableName], DataFrame | None]) -> str:
+    """Replace tables that `rows_of` knows by temporary views; other names are left to Spark.
 
-    Only the names are replaced: the rest of the text stays as it is, to the letter. A name that the
-    session knows as a view is that view. `rows_of` gives the rows of a lake table,
-    None where there is none of that name.
+    Only the names are replaced: the rest of the text stays as it is, to the letter.
     """
-    if "select" not in text.lower():
-        return text
+    found = [(name, rows_of(name)) for name in table_names(text)]
+    views = [(name, _view(rows)) for name, rows in found if rows is not None]
+    return rename_tables(text, views).text
+
+
+@contextmanager
+def views_dropped(spark: SparkSession) -> Iterator[None]:
+    """Drop, at the end, the views that texts of a statement needed."""
+    made: list[str] = []
+    token = _made.set(made)
     try:
-        tree = sqlglot.parse_one(text, read="spark")
-    except SqlglotError:
-        return text
-    local = {cte.alias for cte in tree.find_all(exp.CTE)}
-    replaced: list[tuple[int, int, str]] = []
-    for table in tree.find_all(exp.Table):
-        name = ".".join(part.name for part in table.parts)
-        if name in local or (not table.db and _is_view(spark, name)):
-            continue
-        rows = rows_of(name)
-        if rows is None:
-            continue
-        view = f"_icefloe_{uuid.uuid4().hex}"
-        rows.createOrReplaceTempView(view)
-        alias = "" if table.alias else f" AS {quote(table.name)}"
-        start, end = table.parts[0].meta["start"], table.parts[-1].meta["end"]
-        replaced.append((start, end + 1, view + alias))
-    for start, end, view in sorted(replaced, reverse=True):
-        text = text[:start] + view + text[end:]
-    return text
+        yield
+    finally:
+        _made.reset(token)
+        for view in made:
+            spark.catalog.dropTempView(view)
 
 
-def _is_view(spark: SparkSession, name: str) -> bool:
-    return bool(spark.catalog.tableExists(name))
+def _view(rows: DataFrame) -> str:
+    name = f"_icefloe_{uuid.uuid4().hex}"
+    rows.createOrReplaceTempView(name)
+    if (made := _made.get()) is not None:
+        made.append(name)
+    return name

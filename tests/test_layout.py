@@ -24,6 +24,8 @@ LAYERS = [
         "settings",
         "frames",
         "quoting",
+        "lexing",
+        "table_names",
         "spark_errors",
         "session",
     ],

@@ -120,7 +120,7 @@ class Rewriter:
         if not touched:
             return Rewritten()
         state = self.scan.state
-        rows = self.scan.over(touched).rows_marked(hits).alias(state.name.rpartition(".")[2])
+        rows = self.scan.over(touched).rows_marked(hits).alias(state.alias)
         selected = F.col(columns.SELECTED)
         if not self.assigned:
             rows = rows.filter(~selected)

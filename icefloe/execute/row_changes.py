@@ -186,7 +186,7 @@ def _matching(change: RowChange, files: Sequence[Candidate]) -> DataFrame:
 
 def _named(change: RowChange, rows: DataFrame) -> DataFrame:
     """Rows under the table's name, so that conditions may say `orders.id`."""
-    return rows.alias(change.scan.state.name.rpartition(".")[2])
+    return rows.alias(change.scan.state.alias)
 
 
 def _with_new_values(change: RowChange, rows: DataFrame) -> DataFrame:

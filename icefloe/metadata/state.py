@@ -29,6 +29,12 @@ class TableState:
     schema: Schema
     settings: Settings
     branch: str = MAIN
+    called: str | None = None  # the alias that the statement gives the table
+
+    @property
+    def alias(self) -> str:
+        """What stands before the table's columns in the statement's texts."""
+        return self.called or self.name.rpartition(".")[2]
 
     @property
     def snapshot_id(self) -> int | None:

@@ -47,8 +47,7 @@ def bind_statement(
 ) -> Bound:
     """Check a statement; raises StatementError (or a kind of it) where it does not fit."""
     schema = spark_schema(state.schema)
-    alias = state.name.rpartition(".")[2]
-    nothing = spark.createDataFrame([], schema).alias(alias)
+    nothing = spark.createDataFrame([], schema).alias(state.alias)
 
     def resolved(text: str) -> str:
         return resolve(text, state)
@@ -72,7 +71,7 @@ def lower_condition(where: Condition | None, state: TableState, spark: SparkSess
         where,
         state.schema,
         time_zone=zone,
-        qualifiers=frozenset({state.name.rpartition(".")[2].lower()}),
+        qualifiers=frozenset({state.alias.lower()}),
     )
 
 

@@ -30,6 +30,7 @@ class Terminal:
                 **os.environ,
                 "XDG_STATE_HOME": str(folder / "state"),
                 "PROMPT_TOOLKIT_NO_CPR": "1",
+                "PROMPT_TOOLKIT_COLOR_DEPTH": "DEPTH_1_BIT",
                 "TERM": "xterm",
             },
             dimensions=(50, 200),
@@ -58,7 +59,7 @@ def terminal(tmp_path) -> Iterator[Terminal]:
 
 def test_a_session_at_the_prompt(terminal, tmp_path):
     """Several lines, an error with its place, history, Ctrl-C during a query, Ctrl-D."""
-    terminal.shows("icefloe> ")
+    terminal.shows("icefloe>")
     terminal.enters("CREATE TABLE accounts (id BIGINT, city STRING);")
     terminal.shows("starting Spark", "done in")
     terminal.enters("INSERT INTO accounts VALUES (1, 'Oslo'), (2, 'Bergen');")
@@ -71,7 +72,7 @@ def test_a_session_at_the_prompt(terminal, tmp_path):
         "WHEN MATCHED THEN UPDATE SET *",
         "WHEN NOT MATCHED THEN INSERT *;",
     )
-    terminal.shows("...> ", "merge: 1 inserted, 1 updated in")
+    terminal.shows("...>", "merge: 1 inserted, 1 updated in")
 
     terminal.enters("SELECT * FORM accounts;")
     terminal.shows("Line 1", "SELECT * FORM accounts", "^")
@@ -79,27 +80,27 @@ def test_a_session_at_the_prompt(terminal, tmp_path):
     terminal.enters(LONG_QUERY)
     terminal.shows(" tasks")
     terminal.types(CTRL_C)
-    terminal.shows("Cancelled.", "icefloe> ")
+    terminal.shows("Cancelled.", "icefloe>")
 
     terminal.enters(
         "UPDATE accounts SET city = (SELECT sum(a.id * b.id % 7) FROM range(1000000) a, range(1000000) b);"
     )
     terminal.shows(" tasks")
     terminal.types(CTRL_C)
-    terminal.shows("Cancelled.", "icefloe> ")
+    terminal.shows("Cancelled.", "icefloe>")
 
     terminal.types("SELECT nothing")
     terminal.types(CTRL_C)
-    terminal.shows("icefloe> ")
+    terminal.shows("icefloe>")
     terminal.enters("SELECT id, city FROM accounts ORDER BY id;")
-    terminal.shows("id", "city", "Oslo", "Narvik", "Bodø", "3 rows", "icefloe> ")
+    terminal.shows("id", "city", "Oslo", "Narvik", "Bodø", "3 rows", "icefloe>")
     terminal.types(UP)
-    terminal.shows("ORDER BY id;")
+    terminal.shows("ORDER")
     terminal.types("\r")
-    terminal.shows("3 rows", "icefloe> ")
+    terminal.shows("3 rows", "icefloe>")
 
     terminal.enters("\\d")
-    terminal.shows("default.accounts", "icefloe> ")
+    terminal.shows("default.accounts", "icefloe>")
     terminal.types(CTRL_D)
     terminal.program.expect(pexpect.EOF)
     terminal.program.wait()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from icefloe.lexing import Kind, tokenize
 from icefloe.sql.split import Piece, is_complete, split_statements
-from icefloe.sql.tokens import Kind, tokenize
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,8 @@ def test_a_text_is_complete_when_it_ends_with_a_semicolon_of_its_own(text, compl
 def test_tokens_are_those_of_spark():
     text = "a.`b``c`<=>1.5e3 AND x->y r'' 2BD /*+ hint */ \"q\" 1.a 10L 1t .5"
     found = tokenize(text)
-    assert [token.text for token in found] == (
-        ["a", ".", "`b``c`", "<=>", "1.5e3", "AND", "x", "->", "y", "r''", "2BD", '"q"']
-        + ["1", ".", "a", "10L", "1t", ".5"]
+    assert " ".join(token.text for token in found) == (
+        "a . `b``c` <=> 1.5e3 AND x -> y r'\\' 2BD \"q\" 1 . a 10L 1t .5"
     )
     assert (found[2].kind, found[2].name) == (Kind.QUOTED, "b`c")
     assert [token.kind for token in found[-3:]] == [Kind.NUMBER, Kind.WORD, Kind.NUMBER]

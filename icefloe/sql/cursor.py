@@ -1,0 +1,173 @@
+"""A place in the tokens of one statement: what is next, what must be next, slices of the text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from icefloe.errors import ParseError
+from icefloe.lexing import Kind, Token, tokenize
+from icefloe.sql.split import Piece
+from icefloe.sql.strings import string_value
+from icefloe.sql.syntax import Name, Slice
+from icefloe.table_names import closing, name_at
+
+_OPENING = frozenset("([{")
+_CLOSING = frozenset(")]}")
+
+
+class Cursor:
+    """Reads one statement from left to right; places are those of the whole text."""
+
+    def __init__(self, piece: Piece, whole: str) -> None:
+        self._piece = piece
+        self._whole = whole
+        self.tokens = tokenize(piece.text)
+        self.at = 0
+        if self.tokens and self.tokens[-1].kind is Kind.OPEN:
+            opened = self.tokens[-1].text[:2]
+            what = "comment" if opened == "/*" else "quote"
+            raise self.error(f"This {what} is not closed.", len(self.tokens) - 1)
+
+    def done(self) -> bool:
+        """Whether every token is read."""
+        return self.at >= len(self.tokens)
+
+    def word(self, ahead: int = 0) -> str:
+        """The keyword or symbol some tokens ahead; nothing where there is none."""
+        at = self.at + ahead
+        return self.tokens[at].word if 0 <= at < len(self.tokens) else ""
+
+    def error(self, reason: str, at: int | None = None) -> ParseError:
+        """A ParseError that shows a token, the next one if none is given."""
+        at = self.at if at is None else at
+        inside = self.tokens[at].start if at < len(self.tokens) else len(self._piece.text)
+        return ParseError(reason, self._whole, self._piece.start + inside)
+
+    def expected(self, what: str) -> ParseError:
+        """A ParseError that says what should stand here."""
+        found = repr(self.tokens[self.at].text) if not self.done() else "the end"
+        return self.error(f"Expected {what}, found {found}.")
+
+    def take(self, *words: str) -> bool:
+        """Step over these words if all of them stand here."""
+        if all(self.word(i) == word for i, word in enumerate(words)):
+            self.at += len(words)
+            return True
+        return False
+
+    def take_any(self, words: Collection[str]) -> str | None:
+        """Step over one of these words, and tell which."""
+        word = self.word()
+        if word and word in words:
+            self.at += 1
+            return word
+        return None
+
+    def need(self, *words: str) -> None:
+        """Step over these words, which must stand here."""
+        for word in words:
+            if not self.take(word):
+                raise self.expected(word)
+
+    def finish(self) -> None:
+        """Refuse anything that is left."""
+        if not self.done():
+            raise self.expected("the end of the statement")
+
+    def next(self) -> Token:
+        """Step over a token."""
+        if self.done():
+            raise self.expected("more")
+        self.at += 1
+        return self.tokens[self.at - 1]
+
+    def name(self, what: str = "a name") -> str:
+        """Step over a name of one part."""
+        parts = self.dotted(what)
+        if len(parts) > 1:
+            self.at -= 1
+            raise self.error(
+                f"Expected {what} without dots; quote it with backticks if it has any."
+            )
+        return parts[0]
+
+    def dotted(self, what: str = "a table's name") -> Name:
+        """Step over a name of one or more parts."""
+        parts, end = name_at(self.tokens, self.at)
+        if not parts:
+            raise self.expected(what)
+        self.at = end
+        return parts
+
+    def string(self, what: str = "a string") -> str:
+        """Step over a string literal and give its value."""
+        if self.done() or self.tokens[self.at].kind is not Kind.STRING:
+            raise self.expected(what)
+        return string_value(self.next().text)
+
+    def slice(self, start: int, end: int) -> Slice:
+        """The text from one token to before another."""
+        if start >= end:
+            return Slice("", self._place(start))
+        first, last = self.tokens[start].start, self.tokens[end - 1].end
+        return Slice(self._piece.text[first:last], self._piece.start + first)
+
+    def rest(self, what: str) -> Slice:
+        """Everything that is left; it must not be empty."""
+        return self.until((), what)
+
+    def until(self, words: Collection[str], what: str) -> Slice:
+        """What stands before one of these words (outside of parentheses and CASE), or the end."""
+        start = self.at
+        self.at = self.find(lambda at: self.tokens[at].word in words)
+        if self.at == start:
+            raise self.expected(what)
+        return self.slice(start, self.at)
+
+    def parenthesised(self) -> list[Slice]:
+        """The parts, between commas, of what stands in parentheses here."""
+        if self.word() != "(":
+            raise self.expected("'('")
+        end = closing(self.tokens, self.at)
+        if self.tokens[end].word != ")":
+            raise self.error("This parenthesis is not closed.")
+        self.at += 1
+        parts = self.separated(end)
+        self.at = end + 1
+        return parts
+
+    def separated(self, end: int) -> list[Slice]:
+        """The parts between commas up to a place."""
+        parts = []
+        while self.at < end:
+            start = self.at
+            self.at = min(end, self.find(lambda at: self.tokens[at].word == "," or at >= end))
+            if self.at == start:
+                raise self.expected("something before the comma")
+            parts.append(self.slice(start, self.at))
+            if self.at < end:
+                self.at += 1
+                if self.at == end:
+                    raise self.error("Nothing follows this comma.", self.at - 1)
+        return parts
+
+    def find(self, wanted: Callable[[int], bool]) -> int:
+        """The first token that is wanted, outside of parentheses and CASE … END."""
+        depth = cases = 0
+        for at in range(self.at, len(self.tokens)):
+            word = self.tokens[at].word
+            part = at > 0 and self.tokens[at - 1].word == "."
+            if depth == 0 and cases == 0 and not part and wanted(at):
+                return at
+            depth += (word in _OPENING) - (word in _CLOSING)
+            if not part:
+                cases = max(0, cases + (word == "CASE") - (word == "END"))
+        return len(self.tokens)
+
+    def inside(self, part: Slice) -> Cursor:
+        """A cursor over a part of this statement."""
+        return Cursor(Piece(part.text, 0, part.start), self._whole)
+
+    def _place(self, at: int) -> int:
+        inside = self.tokens[at].start if at < len(self.tokens) else len(self._piece.text)
+        return self._piece.start + inside

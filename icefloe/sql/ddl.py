@@ -1,0 +1,121 @@
+"""CREATE, DROP and ALTER on the lake; each gives an empty DataFrame, as Spark does."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from icefloe.errors import (
+    ColumnNotFoundError,
+    StatementError,
+    TableExistsError,
+)
+from icefloe.evolution import add_columns, drop_columns
+from icefloe.sql.names import Names, full_name
+from icefloe.sql.properties import FORMAT_VERSION
+from icefloe.sql.queries import check_columns, run_query
+from icefloe.sql.syntax import (
+    AddColumns,
+    CreateNamespace,
+    CreateTable,
+    Ddl,
+    DropColumns,
+    DropTable,
+    Name,
+    RenameColumn,
+    RenameTable,
+    SetProperties,
+)
+
+
+def run_ddl(statement: Ddl, names: Names, whole: str) -> DataFrame:
+    """Run a statement that changes no rows."""
+    lake = names.lake
+    match statement:
+        case CreateTable():
+            _create(statement, names, whole)
+        case CreateNamespace(name, if_not_exists):
+            _create_namespace(name, if_not_exists, names)
+        case DropTable(table, if_exists, purge):
+            lake.drop_table(full_name(table), purge=purge, if_exists=if_exists)
+        case SetProperties(table, properties):
+            lake.table(full_name(table)).set_properties(properties)
+        case AddColumns(table, added):
+            add_columns(lake.load(full_name(table)), added)
+        case DropColumns():
+            _drop_columns(statement, names)
+        case RenameColumn(table, old, new):
+            lake.table(full_name(table)).rename_column(_path(old), new)
+        case RenameTable(table, new_name):
+            _rename(table, new_name, names)
+    return lake.spark.createDataFrame([], StructType([]))
+
+
+def _create(create: CreateTable, names: Names, whole: str) -> None:
+    lake, full = names.lake, full_name(create.table)
+    properties = dict(create.properties)
+    version = properties.pop(FORMAT_VERSION, "2")
+    if not version.isdecimal():
+        raise StatementError(f"Table property {FORMAT_VERSION!r} is 1 or 2, not {version!r}.")
+    if create.columns is not None:
+        check_columns(create.columns, whole)
+    rows: DataFrame | None = None
+    schema: object = create.columns and create.columns.text
+    if create.query is not None and lake.catalog.table_exists(full):
+        if create.if_not_exists:
+            return
+        raise TableExistsError(f"Table {full} exists already. Use INSERT INTO, or IF NOT EXISTS.")
+    if create.query is not None:
+        schema = rows = run_query(create.query, names, whole)
+    table = lake.create_table(
+        full,
+        schema,
+        partition_by=create.partition_by,
+        sort_by=create.sort_by,
+        properties=properties,
+        format_version=int(version),
+        if_not_exists=create.if_not_exists,
+    )
+    if rows is not None:
+        try:
+            table.append(rows)
+        except BaseException:
+            lake.drop_table(full, if_exists=True)
+            raise
+
+
+def _create_namespace(name: Name, if_not_exists: bool, names: Names) -> None:
+    full = ".".join(full_name((*name, "t")).split(".")[:-1])
+    if not if_not_exists and names.lake.catalog.namespace_exists(full):
+        raise StatementError(f"Namespace {full} exists already. Add IF NOT EXISTS.")
+    names.lake.create_namespace(full)
+
+
+def _drop_columns(drop: DropColumns, names: Names) -> None:
+    table = names.lake.load(full_name(drop.table))
+    wanted = []
+    for name in map(_path, drop.columns):
+        try:
+            table.schema().find_field(name, case_sensitive=False)
+        except ValueError:
+            if drop.if_exists:
+                continue
+            raise ColumnNotFoundError(name, [f.name for f in table.schema().fields]) from None
+        wanted.append(name)
+    if wanted:
+        drop_columns(table, wanted)
+
+
+def _rename(old: Name, new: Name, names: Names) -> None:
+    """Rename; a new name of one part stays in the old one's namespace."""
+    before = full_name(old)
+    names.lake.rename_table(
+        before, full_name((*before.split(".")[:-1], new[0]) if len(new) == 1 else new)
+    )
+
+
+def _path(name: Name) -> str:
+    """A column as the schema knows it: struct fields with dots between."""
+    if len(name) > 1 and any("." in part for part in name):
+        raise StatementError(f"{'.'.join(name)!r}: fields with dots in their names are not found.")
+    return ".".join(name)

@@ -1,0 +1,161 @@
+"""INSERT, UPDATE, DELETE and MERGE: what was parsed → the statements that the builders make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from pyspark.sql.types import StructType
+
+from icefloe.engine import explain, run
+from icefloe.errors import ColumnNotFoundError
+from icefloe.metadata.state import MAIN, TableState, state_of
+from icefloe.publishing import Context
+from icefloe.results import DmlResult
+from icefloe.schemas.spark_types import spark_schema
+from icefloe.settings import UpdateKind
+from icefloe.sql import syntax
+from icefloe.sql.inserts import explain_insert, explain_truncate, run_insert
+from icefloe.sql.names import Names, full_name
+from icefloe.sql.queries import define_ctes, placed_errors, run_query
+from icefloe.statements import (
+    MergeClause,
+    MergeStatement,
+    RowStatement,
+    WriteKind,
+    WriteStatement,
+)
+from icefloe.subqueries import resolve_tables, views_dropped
+from icefloe.table_names import unqualified
+
+Ready: TypeAlias = RowStatement | MergeStatement
+
+
+def run_dml(parsed: syntax.WithDml, names: Names, whole: str) -> DmlResult:
+    """Run a DML statement."""
+    spark = names.lake.spark
+    with views_dropped(spark), placed_errors(parsed.statement.expressions(), spark, whole):
+        target = _Target.of(parsed, names, whole)
+        match parsed.statement:
+            case syntax.Insert() as insert:
+                return run_insert(insert, target.names, target.context, whole)
+            case syntax.Truncate():
+                return run(WriteStatement(WriteKind.TRUNCATE), target.context)
+            case _ as statement:
+                return run(target.ready(statement), target.context)
+
+
+def explain_dml(parsed: syntax.WithDml, names: Names, whole: str) -> str:
+    """What a DML statement would do, for people."""
+    spark = names.lake.spark
+    with views_dropped(spark), placed_errors(parsed.statement.expressions(), spark, whole):
+        target = _Target.of(parsed, names, whole)
+        match parsed.statement:
+            case syntax.Insert() as insert:
+                return explain_insert(insert, target.names, target.context, whole)
+            case syntax.Truncate():
+                return explain_truncate(target.context)
+            case _ as statement:
+                return str(explain(target.ready(statement), target.context))
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """The table that a statement changes, and how its texts are read."""
+
+    names: Names
+    context: Context
+    whole: str
+    table: syntax.Name
+    alias: str | None
+
+    @classmethod
+    def of(cls, parsed: syntax.WithDml, names: Names, whole: str) -> _Target:
+        statement = parsed.statement
+        alias = None if isinstance(statement, syntax.Insert | syntax.Truncate) else statement.alias
+        full = full_name(statement.table)
+        names.lake.load(full)
+        if parsed.ctes is not None:
+            names = replace(names, ctes=define_ctes(parsed.ctes, names, whole))
+        return cls(names, _context(full, alias, names), whole, statement.table, alias)
+
+    def ready(self, statement: syntax.Update | syntax.Delete | syntax.Merge) -> Ready:
+        match statement:
+            case syntax.Update():
+                return RowStatement(
+                    UpdateKind.UPDATE,
+                    self._text(statement.where),
+                    self._assigned(statement.assignments),
+                )
+            case syntax.Delete():
+                return RowStatement(UpdateKind.DELETE, self._text(statement.where))
+            case syntax.Merge():
+                return self._merge(statement)
+
+    def _merge(self, merge: syntax.Merge) -> MergeStatement:
+        source = run_query(merge.source, self.names, self.whole, "SELECT * FROM ")
+        clauses = tuple(
+            MergeClause(
+                clause.when,
+                clause.then,
+                self._text(clause.condition, merge.source_name),
+                None
+                if clause.assignments is None
+                else self._assigned(clause.assignments, merge.source_name),
+            )
+            for clause in merge.clauses
+        )
+        return MergeStatement(
+            source,
+            str(self._text(merge.on, merge.source_name)),
+            self.alias or self.table[-1],
+            merge.source_name[-1],
+            clauses,
+            merge.evolves_schema,
+        )
+
+    def _assigned(
+        self, assignments: tuple[tuple[syntax.Name, syntax.Slice], ...], *others: syntax.Name
+    ) -> tuple[tuple[str, str], ...]:
+        schema = spark_schema(self.context.read_state(MAIN).schema)
+        return tuple(
+            (self._column(name, schema), str(self._text(value, *others)))
+            for name, value in assignments
+        )
+
+    def _text(self, part: syntax.Slice | None, *others: syntax.Name) -> str | None:
+        """An expression as Spark will read it: `ns.t.c` of a table without an alias is `t.c`."""
+        if part is None:
+            return None
+        own = () if self.alias else (self.table,)
+        return unqualified(part.text, (*own, *others)).text
+
+    def _column(self, name: syntax.Name, schema: StructType) -> str:
+        """The column that an assignment names, without what qualifies it."""
+        known = {field.name.lower() for field in schema.fields}
+        for qualifier in ((self.alias or self.table[-1],), self.table):
+            width = len(qualifier)
+            given = tuple(part.lower() for part in name[:width])
+            if given != tuple(part.lower() for part in qualifier) or len(name) == width:
+                continue
+            if name[width].lower() in known or name[0].lower() not in known:
+                name = name[width:]
+                break
+        if len(name) > 1 and any("." in part for part in name):
+            raise ColumnNotFoundError(".".join(name), schema.names)
+        if "." in name[0] and name[0].lower() not in known:
+            raise ColumnNotFoundError(name[0], schema.names)
+        return ".".join(name)
+
+
+def _context(full: str, alias: str | None, names: Names) -> Context:
+    """What the statement runs with: the table under its alias, names resolved our way."""
+    lake = names.lake
+
+    def read_state(branch: str) -> TableState:
+        return replace(state_of(lake.load(full), full, branch), called=alias)
+
+    def resolve(text: str, state: TableState) -> str:
+        return resolve_tables(text, lambda name: names.rows(name, state))
+
+    return replace(lake.context(read_state), resolve=resolve)

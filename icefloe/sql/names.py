@@ -1,0 +1,144 @@
+"""What the table names of a text stand for: tables of the lake, sources, metadata tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from icefloe.errors import StatementError
+from icefloe.inspection import METADATA_TABLES, metadata_table
+from icefloe.lexing import Kind, tokenize
+from icefloe.metadata.state import TableState, state_of
+from icefloe.reading import read_rows
+from icefloe.spark_errors import translated
+from icefloe.sql.strings import string_value
+from icefloe.sql.syntax import Name
+from icefloe.table_names import TableName, Travel
+
+if TYPE_CHECKING:
+    from icefloe.lake import Lake
+
+DEFAULT_NAMESPACE = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Resolves names: what a WITH defines, tables of the lake, sources; Spark knows its views."""
+
+    lake: Lake
+    sources: Mapping[str, DataFrame] = field(default_factory=dict)  # names in lower case
+    ctes: Mapping[str, DataFrame] = field(default_factory=dict)
+
+    def rows(self, name: TableName, reading: TableState | None = None) -> DataFrame | None:
+        """The rows of a name; None where only Spark may know it.
+
+        The table that a statement changes is seen as the statement reads it: `reading`.
+        """
+        given = self._given(name)
+        if given is not None:
+            _refuse_travel(name, "a source has no history")
+            return given
+        if not all(map(_is_plain, name.parts)):
+            return None
+        full = full_name(name.parts)
+        if self.lake.catalog.table_exists(full):
+            return self._table(name, full, reading)
+        return self._metadata(name)
+
+    def _given(self, name: TableName) -> DataFrame | None:
+        if len(name.parts) != 1:
+            return None
+        key = name.parts[0].lower()
+        if key in self.ctes:
+            return self.ctes[key]
+        if key in self.sources and self.lake.catalog.table_exists(full_name(name.parts)):
+            raise StatementError(
+                f"{name} is a source and a table of the lake. Give the source another name, or "
+                f"say {DEFAULT_NAMESPACE}.{name} for the table."
+            )
+        return self.sources.get(key)
+
+    def _table(self, name: TableName, full: str, reading: TableState | None) -> DataFrame:
+        if reading is not None and full == reading.name and name.travel is None:
+            state = reading
+        else:
+            state = state_of(self.lake.load(full), full)
+        context = self.lake.context(lambda _branch: state)
+        match name.travel:
+            case None:
+                return read_rows(context, state, None, None)
+            case Travel.VERSION:
+                at = _snapshot(name.moment, state)
+                return read_rows(context, state, None, None, snapshot_id=at)
+            case Travel.TIMESTAMP:
+                moment = self._moment(name.moment)
+                return read_rows(context, state, None, None, as_of=moment)
+
+    def _metadata(self, name: TableName) -> DataFrame | None:
+        """`ns.t.files`, or as Trino has it `ns.t$files`."""
+        *head, last = name.parts
+        if "$" in last:
+            base, _, kind = last.rpartition("$")
+            parts: Name = (*head, base)
+        else:
+            parts, kind = tuple(head), last
+        kind = kind.lower()
+        if kind not in METADATA_TABLES or not parts or not parts[-1]:
+            return None
+        full = full_name(parts)
+        if not self.lake.catalog.table_exists(full):
+            return None
+        _refuse_travel(name, "a metadata table tells of the table as it is now")
+        return metadata_table(kind, self.lake.load(full), self.lake.spark)
+
+    def _moment(self, text: str) -> datetime:
+        """What TIMESTAMP AS OF says, by Spark, in the session's time zone."""
+        with translated():
+            seconds = (
+                self.lake.spark.range(1)
+                .select(F.unix_micros(F.expr(f"CAST(({text}\n) AS TIMESTAMP)")).alias("at"))
+                .first()
+            )
+        if seconds is None or seconds["at"] is None:
+            raise StatementError(f"TIMESTAMP AS OF {text} is no moment.")
+        return datetime.fromtimestamp(seconds["at"] / 1_000_000).astimezone()
+
+
+def full_name(parts: Name) -> str:
+    """The name of a table as the lake has it; names with dots or backticks are refused."""
+    for part in parts:
+        if not _is_plain(part):
+            raise StatementError(
+                f"{part!r} cannot be part of a table's name: dots, backticks and empty names "
+                "are not supported."
+            )
+    return ".".join(parts) if len(parts) > 1 else f"{DEFAULT_NAMESPACE}.{parts[0]}"
+
+
+def _is_plain(part: str) -> bool:
+    return bool(part) and "." not in part and "`" not in part
+
+
+def _refuse_travel(name: TableName, reason: str) -> None:
+    if name.travel is not None:
+        raise StatementError(f"{name} {name.travel.value} cannot be read: {reason}.")
+
+
+def _snapshot(text: str, state: TableState) -> int:
+    """The snapshot that VERSION AS OF names: by its number, or a branch's or tag's name."""
+    (token, *more) = tokenize(text)
+    value = string_value(token.text) if token.kind is Kind.STRING else token.text
+    if token.kind is Kind.STRING and value in state.metadata.refs:
+        return state.metadata.refs[value].snapshot_id
+    if more or not value.isdecimal():
+        known = ", ".join(sorted(state.metadata.refs)) or "(none)"
+        raise StatementError(
+            f"VERSION AS OF takes a snapshot's number, or a branch's or tag's name as a string, "
+            f"not {text}. Branches and tags of {state.name}: {known}."
+        )
+    return int(value)

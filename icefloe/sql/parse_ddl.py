@@ -1,0 +1,250 @@
+"""CREATE, DROP, ALTER, DESCRIBE and SHOW: tokens → what was asked."""
+
+from __future__ import annotations
+
+from icefloe.errors import StatementError
+from icefloe.sql.cursor import Cursor
+from icefloe.sql.properties import add_property, parse_properties, parse_property
+from icefloe.sql.syntax import (
+    AddColumns,
+    CreateNamespace,
+    CreateTable,
+    Ddl,
+    Describe,
+    DropColumns,
+    DropTable,
+    Name,
+    RenameColumn,
+    RenameTable,
+    SetProperties,
+    Show,
+    ShowCreateTable,
+    ShowNamespaces,
+    ShowProperties,
+    ShowTables,
+    Slice,
+)
+from icefloe.table_names import QUERY_STARTS
+
+DDL = ("CREATE", "DROP", "ALTER")
+SHOW = ("DESCRIBE", "DESC", "SHOW")
+_NAMESPACE = ("NAMESPACE", "SCHEMA", "DATABASE")
+_NAMESPACES = ("NAMESPACES", "SCHEMAS", "DATABASES")
+
+
+def parse_ddl(cursor: Cursor) -> Ddl:
+    """The statement whose first word is next."""
+    match cursor.next().word:
+        case "CREATE":
+            found: Ddl = _create(cursor)
+        case "DROP":
+            found = _drop(cursor)
+        case _:
+            found = _alter(cursor)
+    cursor.finish()
+    return found
+
+
+def parse_show(cursor: Cursor) -> Show:
+    """DESCRIBE or SHOW, whose first word is next."""
+    found = _show(cursor) if cursor.next().word == "SHOW" else _describe(cursor)
+    cursor.finish()
+    return found
+
+
+def _create(cursor: Cursor) -> Ddl:
+    if cursor.take_any(_NAMESPACE):
+        exists = cursor.take("IF", "NOT", "EXISTS")
+        return CreateNamespace(cursor.dotted("a namespace"), exists)
+    if cursor.word() == "OR":
+        raise cursor.error(
+            "CREATE OR REPLACE is not supported: a new table would lose the old one's history. "
+            "Use INSERT OVERWRITE, or DROP TABLE and CREATE TABLE."
+        )
+    if not cursor.take("TABLE"):
+        raise _unsupported(cursor, "CREATE", "CREATE TABLE and CREATE NAMESPACE are.")
+    exists = cursor.take("IF", "NOT", "EXISTS")
+    table = cursor.dotted()
+    columns = None
+    if cursor.word() == "(" and cursor.word(1) not in QUERY_STARTS:
+        start = cursor.at + 1
+        parts = cursor.parenthesised()
+        if not parts:
+            raise cursor.error("The table has no columns.", start)
+        columns = cursor.slice(start, cursor.at - 1)
+    return _Create(table, columns, exists).clauses(cursor)
+
+
+class _Create:
+    """What the clauses of a CREATE TABLE say, gathered."""
+
+    def __init__(self, table: Name, columns: Slice | None, if_not_exists: bool) -> None:
+        self._table = table
+        self._columns = columns
+        self._if_not_exists = if_not_exists
+        self._partition_by: tuple[str, ...] = ()
+        self._sort_by: tuple[str, ...] = ()
+        self._properties: dict[str, str] = {}
+
+    def clauses(self, cursor: Cursor) -> CreateTable:
+        """Read the clauses, in any order, and the query."""
+        while not cursor.done() and self._clause(cursor):
+            pass
+        query = None
+        if cursor.take("AS") or cursor.word() in QUERY_STARTS | {"("}:
+            query = cursor.rest("a query")
+        if query is None and self._columns is None:
+            raise cursor.expected("(columns) or AS SELECT")
+        if query is not None and self._columns is not None:
+            raise StatementError(
+                "CREATE TABLE takes columns or AS SELECT, not both: the query gives the columns."
+            )
+        return CreateTable(
+            self._table,
+            self._columns,
+            query,
+            self._partition_by,
+            self._sort_by,
+            self._properties,
+            self._if_not_exists,
+        )
+
+    def _clause(self, cursor: Cursor) -> bool:
+        if cursor.take("USING"):
+            self._format(cursor.name("a format"), "USING")
+        elif cursor.take("PARTITIONED", "BY"):
+            self._partition_by = tuple(part.text for part in cursor.parenthesised())
+        elif cursor.take("COMMENT"):
+            add_property(self._properties, "comment", cursor.string())
+        elif cursor.take("TBLPROPERTIES"):
+            for name, value in parse_properties(cursor).items():
+                add_property(self._properties, name, value)
+        elif cursor.word() == "WITH" and cursor.word(1) == "(":
+            cursor.at += 1
+            for part in cursor.parenthesised():
+                self._trino(cursor.inside(part))
+        elif cursor.word() in ("LOCATION", "OPTIONS", "CLUSTERED", "CLUSTER", "ROW", "STORED"):
+            raise cursor.error(f"CREATE TABLE … {cursor.word()} is not supported.")
+        else:
+            return False
+        return True
+
+    def _trino(self, cursor: Cursor) -> None:
+        """One property of Trino's `WITH (…)`."""
+        name, value = parse_property(cursor)
+        cursor.finish()
+        match name.lower(), value:
+            case "partitioning", list():
+                self._partition_by = tuple(value)
+            case "sorted_by", list():
+                self._sort_by = tuple(value)
+            case "format", str():
+                self._format(value, "format =")
+            case ("location", _):
+                raise StatementError("CREATE TABLE … WITH (location = …) is not supported.")
+            case _:
+                add_property(self._properties, name, value)
+
+    def _format(self, name: str, clause: str) -> None:
+        wanted = "iceberg" if clause == "USING" else "parquet"
+        if name.lower() != wanted:
+            raise StatementError(
+                f"{clause} {name} is not supported: tables of the lake are Iceberg tables of "
+                f"Parquet files. Leave it out, or write {clause} {wanted}."
+            )
+
+
+def _drop(cursor: Cursor) -> Ddl:
+    if not cursor.take("TABLE"):
+        raise _unsupported(cursor, "DROP", "DROP TABLE is.")
+    exists = cursor.take("IF", "EXISTS")
+    return DropTable(cursor.dotted(), exists, cursor.take("PURGE"))
+
+
+def _alter(cursor: Cursor) -> Ddl:
+    if not cursor.take("TABLE"):
+        raise _unsupported(cursor, "ALTER", "ALTER TABLE is.")
+    table = cursor.dotted()
+    if cursor.take("SET", "TBLPROPERTIES"):
+        return SetProperties(table, parse_properties(cursor))
+    if cursor.take("SET", "PROPERTIES"):
+        return SetProperties(table, _trino_properties(cursor))
+    if cursor.take("ADD", "COLUMN") or cursor.take("ADD", "COLUMNS"):
+        return AddColumns(table, tuple(_new_column(part) for part in _listed(cursor)))
+    if cursor.take("DROP", "COLUMN") or cursor.take("DROP", "COLUMNS"):
+        exists = cursor.take("IF", "EXISTS")
+        names = tuple(part.dotted("a column") for part in _listed(cursor))
+        return DropColumns(table, names, exists)
+    if cursor.take("RENAME", "COLUMN"):
+        old = cursor.dotted("a column")
+        cursor.need("TO")
+        return RenameColumn(table, old, cursor.name("a column"))
+    if cursor.take("RENAME", "TO"):
+        return RenameTable(table, cursor.dotted())
+    raise _unsupported(
+        cursor,
+        "ALTER TABLE",
+        "SET TBLPROPERTIES, ADD COLUMN, DROP COLUMN, RENAME COLUMN and RENAME TO are; "
+        "table.evolve_partitions() changes the partitioning.",
+    )
+
+
+def _listed(cursor: Cursor) -> list[Cursor]:
+    """The parts of a list with parentheses around it or without."""
+    if cursor.word() == "(":
+        return [cursor.inside(part) for part in cursor.parenthesised()]
+    parts = cursor.separated(len(cursor.tokens))
+    if not parts:
+        raise cursor.expected("a column")
+    return [cursor.inside(part) for part in parts]
+
+
+def _new_column(cursor: Cursor) -> tuple[Name, str]:
+    name = cursor.dotted("a column")
+    for at, token in enumerate(cursor.tokens[cursor.at :], cursor.at):
+        if token.word in ("FIRST", "AFTER"):
+            raise cursor.error(f"{token.word} is not supported: new columns go last.", at)
+        if token.word == "DEFAULT":
+            raise cursor.error("DEFAULT is not supported: Iceberg has defaults from version 3.", at)
+    return name, cursor.rest("a type").text
+
+
+def _trino_properties(cursor: Cursor) -> dict[str, str]:
+    if cursor.word() == "(":
+        return parse_properties(cursor)
+    found: dict[str, str] = {}
+    add_property(found, *parse_property(cursor))
+    while cursor.take(","):
+        add_property(found, *parse_property(cursor))
+    return found
+
+
+def _describe(cursor: Cursor) -> Show:
+    cursor.take("TABLE")
+    extended = cursor.take("EXTENDED") or cursor.take("FORMATTED")
+    return Describe(cursor.dotted(), extended)
+
+
+def _show(cursor: Cursor) -> Show:
+    if cursor.take("TABLES"):
+        inside = cursor.take_any(("IN", "FROM")) is not None
+        return ShowTables(cursor.dotted("a namespace") if inside else None, _like(cursor))
+    if cursor.take_any(_NAMESPACES):
+        return ShowNamespaces(_like(cursor))
+    if cursor.take("CREATE", "TABLE"):
+        return ShowCreateTable(cursor.dotted())
+    if cursor.take("TBLPROPERTIES"):
+        return ShowProperties(cursor.dotted())
+    raise _unsupported(
+        cursor,
+        "SHOW",
+        "SHOW TABLES, SHOW NAMESPACES, SHOW CREATE TABLE and SHOW TBLPROPERTIES are.",
+    )
+
+
+def _like(cursor: Cursor) -> str | None:
+    return cursor.string("a pattern") if cursor.take("LIKE") else None
+
+
+def _unsupported(cursor: Cursor, verb: str, instead: str) -> StatementError:
+    return cursor.error(f"{verb} {cursor.word() or '…'} is not supported. {instead}")

@@ -1,0 +1,276 @@
+"""INSERT, UPDATE, DELETE, MERGE and TRUNCATE: tokens → what was asked, with slices of the text."""
+
+from __future__ import annotations
+
+from icefloe.lexing import Kind
+from icefloe.sql.cursor import Cursor
+from icefloe.sql.syntax import (
+    Clause,
+    Delete,
+    Dml,
+    Insert,
+    InsertKind,
+    Merge,
+    Name,
+    Slice,
+    Truncate,
+    Update,
+)
+from icefloe.statements import Then, When
+from icefloe.table_names import FOLLOWERS, QUERY_STARTS, closing, name_at, operand_end
+
+DML = ("INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE")
+
+
+def parse_dml(cursor: Cursor) -> Dml:
+    """The statement whose first word is next."""
+    match cursor.next().word:
+        case "INSERT":
+            found: Dml = _insert(cursor)
+        case "UPDATE":
+            found = _update(cursor)
+        case "DELETE":
+            found = _delete(cursor)
+        case "MERGE":
+            found = _merge(cursor)
+        case _:
+            cursor.need("TABLE")
+            found = Truncate(cursor.dotted())
+    cursor.finish()
+    return found
+
+
+def _insert(cursor: Cursor) -> Insert:
+    if cursor.take("OVERWRITE"):
+        kind = InsertKind.OVERWRITE
+        cursor.take("INTO")
+    else:
+        kind = InsertKind.INTO
+        cursor.need("INTO")
+    cursor.take("TABLE")
+    table = cursor.dotted()
+    partition = _partition(cursor) if cursor.take("PARTITION") else ()
+    columns = _column_list(cursor)
+    by_name = cursor.take("BY", "NAME")
+    predicate: Slice | None = None
+    using: tuple[str, ...] = ()
+    if cursor.take("REPLACE", "WHERE"):
+        _refuse_overwrite(kind, cursor)
+        kind, predicate = InsertKind.REPLACE_WHERE, _until_query(cursor)
+    elif cursor.take("REPLACE", "USING"):
+        _refuse_overwrite(kind, cursor)
+        kind = InsertKind.REPLACE_USING
+        using = tuple(cursor.inside(part).name("a column") for part in cursor.parenthesised())
+    if cursor.word() not in QUERY_STARTS | {"("}:
+        raise cursor.expected("VALUES or SELECT")
+    query = cursor.rest("a query")
+    return Insert(kind, table, query, columns, by_name, partition, predicate, using)
+
+
+def _refuse_overwrite(kind: InsertKind, cursor: Cursor) -> None:
+    if kind is InsertKind.OVERWRITE:
+        raise cursor.error("REPLACE goes with INSERT INTO, not with INSERT OVERWRITE.")
+
+
+def _partition(cursor: Cursor) -> tuple[tuple[str, Slice], ...]:
+    found = []
+    for part in cursor.parenthesised():
+        inside = cursor.inside(part)
+        column = inside.name("a partition column")
+        if inside.done():
+            raise inside.error(
+                f"PARTITION needs a value for {column!r}: dynamic partitions are not supported "
+                "here. Use table.overwrite_partitions(rows)."
+            )
+        inside.need("=")
+        start = inside.at
+        if not _is_constant(inside):
+            raise inside.error("PARTITION takes constants, as DATE '2026-01-31'.", start)
+        found.append((column, inside.slice(start, inside.at)))
+    if cursor.take("IF"):
+        raise cursor.error("INSERT … IF NOT EXISTS is not supported.", cursor.at - 1)
+    return tuple(found)
+
+
+def _is_constant(cursor: Cursor) -> bool:
+    """Step over a literal; tells whether nothing else is there."""
+    signed = cursor.take("-")
+    cursor.take_any(("DATE", "TIMESTAMP"))
+    if cursor.done():
+        return False
+    kind, word = cursor.tokens[cursor.at].kind, cursor.word()
+    cursor.at += 1
+    plain = kind is Kind.STRING or word in ("NULL", "TRUE", "FALSE")
+    return cursor.done() and (kind is Kind.NUMBER or (plain and not signed))
+
+
+def _column_list(cursor: Cursor) -> tuple[str, ...] | None:
+    if cursor.word() != "(" or cursor.word(1) in QUERY_STARTS | {"("}:
+        return None
+    return tuple(cursor.inside(part).name("a column") for part in cursor.parenthesised())
+
+
+def _until_query(cursor: Cursor) -> Slice:
+    """A condition, which ends where a query begins."""
+
+    def begins(at: int) -> bool:
+        word = cursor.tokens[at].word
+        distinct = word == "FROM" and cursor.tokens[at - 1].word == "DISTINCT"
+        return word in QUERY_STARTS and not distinct
+
+    start = cursor.at
+    cursor.at = cursor.find(begins)
+    if cursor.at == start:
+        raise cursor.expected("a condition")
+    return cursor.slice(start, cursor.at)
+
+
+def _update(cursor: Cursor) -> Update:
+    table, alias = cursor.dotted(), _alias(cursor)
+    cursor.need("SET")
+    assignments = _assignments(cursor, ("WHERE", "FROM"))
+    if cursor.word() == "FROM":
+        raise cursor.error("UPDATE … FROM is not supported: use MERGE INTO … USING ….")
+    return Update(table, alias, assignments, _where(cursor))
+
+
+def _delete(cursor: Cursor) -> Delete:
+    cursor.need("FROM")
+    table, alias = cursor.dotted(), _alias(cursor)
+    if cursor.word() == "USING":
+        raise cursor.error("DELETE … USING is not supported: use MERGE INTO … USING ….")
+    return Delete(table, alias, _where(cursor))
+
+
+def _where(cursor: Cursor) -> Slice | None:
+    return cursor.rest("a condition") if cursor.take("WHERE") else None
+
+
+def _alias(cursor: Cursor) -> str | None:
+    if cursor.take("AS"):
+        return cursor.name("an alias")
+    if cursor.done() or cursor.word() in FOLLOWERS or cursor.tokens[cursor.at].name is None:
+        return None
+    return cursor.name("an alias")
+
+
+def _assignments(cursor: Cursor, ends: tuple[str, ...]) -> tuple[tuple[Name, Slice], ...]:
+    def stops(at: int) -> bool:
+        word = cursor.tokens[at].word
+        distinct = word == "FROM" and cursor.tokens[at - 1].word == "DISTINCT"
+        return word in ends and not distinct
+
+    end = cursor.find(stops)
+    found = []
+    for part in cursor.separated(end):
+        inside = cursor.inside(part)
+        target = inside.dotted("a column")
+        if not inside.take("=") and not inside.take("=="):
+            raise inside.expected("'='")
+        found.append((target, inside.rest("a value")))
+    if not found:
+        raise cursor.expected("column = value")
+    cursor.at = end
+    return tuple(found)
+
+
+def _merge(cursor: Cursor) -> Merge:
+    evolves = cursor.take("WITH", "SCHEMA", "EVOLUTION")
+    cursor.need("INTO")
+    table, alias = cursor.dotted(), _alias(cursor)
+    cursor.need("USING")
+    source = cursor.until(("ON",), "a table or a query in parentheses")
+    cursor.need("ON")
+    on = cursor.until(("WHEN",), "a condition")
+    clauses = []
+    while cursor.take("WHEN"):
+        clauses.append(_clause(cursor))
+    if not clauses:
+        raise cursor.expected("WHEN MATCHED or WHEN NOT MATCHED")
+    name = _source_name(cursor.inside(source))
+    return Merge(table, alias, source, name, on, tuple(clauses), evolves)
+
+
+def _source_name(cursor: Cursor) -> Name:
+    """What the source's columns are qualified with: its alias, or else its name."""
+    tokens = cursor.tokens
+    name: Name = ()
+    if cursor.word() == "(":
+        end = closing(tokens, 0) + 1
+    else:
+        name, end = name_at(tokens, 0)
+        if end < len(tokens) and tokens[end].word == "(":  # a function
+            end, name = closing(tokens, end) + 1, ()
+        elif name and tokens[0].word == "VALUES":
+            end, name = cursor.find(lambda at: tokens[at].word == "AS"), ()
+        else:
+            end = _after_travel(cursor, end)
+    cursor.at = end
+    alias = _alias(cursor)
+    if alias is None and not name:
+        raise cursor.error("The source of the MERGE needs an alias: USING (…) AS s.", 0)
+    if not cursor.done() and cursor.word() != "(":
+        raise cursor.expected("ON")
+    return (alias,) if alias is not None else name
+
+
+def _after_travel(cursor: Cursor, at: int) -> int:
+    cursor.at = at
+    cursor.take("FOR")
+    travels = cursor.word() in ("VERSION", "TIMESTAMP", "SYSTEM_VERSION", "SYSTEM_TIME")
+    if travels and (cursor.word(1), cursor.word(2)) == ("AS", "OF"):
+        return operand_end(cursor.tokens, cursor.at + 3)
+    return at
+
+
+def _clause(cursor: Cursor) -> Clause:
+    when = _when(cursor)
+    condition = cursor.until(("THEN",), "a condition") if cursor.take("AND") else None
+    cursor.need("THEN")
+    action = cursor.take_any(("UPDATE", "DELETE", "INSERT"))
+    if action is None or (action == "INSERT") != (when is When.NOT_MATCHED):
+        wanted = "INSERT" if when is When.NOT_MATCHED else "UPDATE or DELETE"
+        cursor.at -= action is not None
+        raise cursor.expected(wanted)
+    match action:
+        case "DELETE":
+            return Clause(when, condition, Then.DELETE)
+        case "UPDATE":
+            return Clause(when, condition, Then.UPDATE, _updated(cursor))
+        case _:
+            return Clause(when, condition, Then.INSERT, _inserted(cursor))
+
+
+def _when(cursor: Cursor) -> When:
+    if cursor.take("MATCHED"):
+        return When.MATCHED
+    if not cursor.take("NOT", "MATCHED"):
+        raise cursor.expected("MATCHED or NOT MATCHED")
+    if not cursor.take("BY"):
+        return When.NOT_MATCHED
+    side = cursor.take_any(("SOURCE", "TARGET"))
+    if side is None:
+        raise cursor.expected("SOURCE or TARGET")
+    return When.NOT_MATCHED_BY_SOURCE if side == "SOURCE" else When.NOT_MATCHED
+
+
+def _updated(cursor: Cursor) -> tuple[tuple[Name, Slice], ...] | None:
+    cursor.need("SET")
+    if cursor.word() == "*" and cursor.word(1) in ("", "WHEN"):
+        cursor.at += 1
+        return None
+    return _assignments(cursor, ("WHEN",))
+
+
+def _inserted(cursor: Cursor) -> tuple[tuple[Name, Slice], ...] | None:
+    if cursor.take("*"):
+        return None
+    if cursor.word() != "(":
+        raise cursor.expected("* or (columns) VALUES (values)")
+    names = [cursor.inside(part).dotted("a column") for part in cursor.parenthesised()]
+    cursor.need("VALUES")
+    at = cursor.at
+    values = cursor.parenthesised()
+    if len(names) != len(values):
+        raise cursor.error(f"INSERT names {len(names)} columns but gives {len(values)} values.", at)
+    return tuple(zip(names, values, strict=True))

@@ -1,0 +1,114 @@
+"""Queries: tables of the lake put in as DataFrames, the rest as written, run by Spark."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
+
+from icefloe.errors import IcefloeError, ParseError
+from icefloe.quoting import quote
+from icefloe.spark_errors import translated
+from icefloe.sql.names import Names
+from icefloe.sql.syntax import Ctes, Slice
+from icefloe.table_names import TableName, rename_tables, table_names
+
+_ALL_OF = " SELECT * FROM "
+_CLASSIC_VIEW = len("_pyspark_") + 32  # as long as the names that spark.sql gives to frames
+_CONNECT_VIEW = len("_pyspark_connect_temp_view_") + 32
+
+
+def run_query(query: Slice, names: Names, whole: str, prefix: str = "") -> DataFrame:
+    """The rows of a query; `prefix` goes before it, as `SELECT * FROM` or EXPLAIN.
+
+    Frames are put in by the formatting of `spark.sql`, which holds them in the plan over Spark
+    Connect and drops its views elsewhere. The text's own braces are doubled for it.
+    """
+    text = f"{prefix}{query.text}"
+    found = [(name, names.rows(name)) for name in table_names(text)]
+    frames = [(name, rows) for name, rows in found if rows is not None]
+    with translated():
+        try:
+            return _run(text, frames, names)
+        except ParseError as wrong:
+            raise _placed(wrong, text, query, whole, prefix, frames) from wrong
+
+
+def define_ctes(ctes: Ctes, names: Names, whole: str) -> dict[str, DataFrame]:
+    """What a WITH before a DML statement defines, by name."""
+    defined: dict[str, DataFrame] = {}
+    for name in ctes.names:
+        query = Slice(ctes.text.text + _ALL_OF + quote(name), ctes.text.start)
+        defined[name.lower()] = run_query(query, names, whole)
+    return defined
+
+
+@contextmanager
+def placed_errors(expressions: Iterable[Slice], spark: SparkSession, whole: str) -> Iterator[None]:
+    """Show a ParseError of these expressions at its place in the user's text."""
+    try:
+        yield
+    except ParseError as wrong:
+        for expression in expressions:
+            _refuse_bad(expression, spark, whole)
+        raise wrong from None
+
+
+def _refuse_bad(expression: Slice, spark: SparkSession, whole: str) -> None:
+    """Let Spark parse an expression alone; names it does not know do not matter here."""
+    try:
+        with translated():
+            _ = spark.range(0).select(F.expr(expression.text)).schema
+    except ParseError as wrong:
+        raise _placed(wrong, expression.text, expression, whole) from wrong
+    except IcefloeError:
+        return
+
+
+def check_columns(columns: Slice, whole: str) -> None:
+    """Let Spark parse the columns of a CREATE TABLE, so that an error shows its place."""
+    try:
+        with translated():
+            DataType.fromDDL(columns.text)
+    except ParseError as wrong:
+        raise _placed(wrong, columns.text, columns, whole) from wrong
+
+
+def _run(text: str, frames: list[tuple[TableName, DataFrame]], names: Names) -> DataFrame:
+    spark = names.lake.spark
+    if not frames:
+        with translated():
+            return spark.sql(text)
+    marks = [f"icefloe{uuid.uuid4().hex}" for _ in frames]
+    renamed = [(name, mark) for (name, _), mark in zip(frames, marks, strict=True)]
+    placed = rename_tables(text, renamed).text.replace("{", "{{").replace("}", "}}")
+    for mark in marks:
+        placed = placed.replace(mark, f"{{{mark}}}")
+    given: dict[str, Any] = {mark: rows for mark, (_, rows) in zip(marks, frames, strict=True)}
+    with translated():
+        return spark.sql(placed, **given)
+
+
+def _placed(
+    wrong: ParseError,
+    text: str,
+    written: Slice,
+    whole: str,
+    prefix: str = "",
+    frames: list[tuple[TableName, DataFrame]] | None = None,
+) -> ParseError:
+    """The error with its place in the whole text, where Spark told one."""
+    if wrong.line is None or wrong.column is None:
+        return wrong
+    connect = any("connect" in type(rows).__module__ for _, rows in frames or ())
+    view = "v" * (_CONNECT_VIEW if connect else _CLASSIC_VIEW)
+    spliced = rename_tables(text, [(name, view) for name, _ in frames or ()])
+    lines = spliced.text.split("\n")
+    place = sum(len(line) + 1 for line in lines[: wrong.line - 1]) + wrong.column - 1
+    inside = min(max(spliced.origin(place) - len(prefix), 0), len(written.text))
+    return ParseError(wrong.reason, whole, written.start + inside)

@@ -1,0 +1,361 @@
+"""Names of tables in a SQL text, found by its tokens.
+
+A name is a table's where Spark's grammar has a relation: after FROM, JOIN and TABLE, and after the
+commas of a FROM clause. What a WITH defines is no table where it is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from icefloe.lexing import Kind, Token, tokenize
+from icefloe.quoting import quote
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+QUERY_STARTS = _words("SELECT WITH FROM VALUES TABLE MAP REDUCE")
+_SET_OPERATORS = _words("UNION EXCEPT INTERSECT MINUS SETMINUS")
+_CLAUSES = _SET_OPERATORS | _words(
+    "WHERE GROUP HAVING ORDER SORT CLUSTER DISTRIBUTE LIMIT OFFSET WINDOW QUALIFY PIVOT UNPIVOT "
+    "SELECT |>"
+)
+# What may follow a table and is not its alias.
+FOLLOWERS = _CLAUSES | _words(
+    "JOIN CROSS INNER LEFT RIGHT FULL NATURAL SEMI ANTI OUTER ON USING LATERAL TABLESAMPLE FROM "
+    "WHEN SET MAP REDUCE FOR AS"
+)
+_TYPED = _words("TIMESTAMP DATE TIMESTAMP_NTZ TIMESTAMP_LTZ")
+_UNITS = _words("YEAR MONTH WEEK DAY HOUR MINUTE SECOND MILLISECOND MICROSECOND")
+_OPERATORS = _words("+ - * / % || ::")
+
+
+class Travel(StrEnum):
+    """What a time travel goes by."""
+
+    VERSION = "VERSION AS OF"
+    TIMESTAMP = "TIMESTAMP AS OF"
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table as a text names it, from `start` to `end`, its time travel included."""
+
+    parts: tuple[str, ...]
+    start: int
+    end: int
+    travel: Travel | None = None
+    moment: str = ""  # the text after AS OF
+    alias_at: int | None = None  # where an alias goes; None where there is one
+
+    def __str__(self) -> str:
+        return ".".join(self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Spliced:
+    """A text with some of its slices replaced, and where each place comes from."""
+
+    text: str
+    edits: tuple[tuple[int, int, str], ...] = ()  # start, end in the old text; the new slice
+
+    def origin(self, place: int) -> int:
+        """The place in the old text of a place in the new one."""
+        shift = 0
+        for start, end, new in self.edits:
+            if place < start + shift:
+                break
+            if place < start + shift + len(new):
+                return start
+            shift += len(new) - (end - start)
+        return place - shift
+
+
+def splice(text: str, edits: Iterable[tuple[int, int, str]]) -> Spliced:
+    """Replace slices of a text."""
+    ordered = tuple(sorted(edits))
+    pieces, place = [], 0
+    for start, end, new in ordered:
+        pieces += [text[place:start], new]
+        place = end
+    return Spliced("".join([*pieces, text[place:]]), ordered)
+
+
+def rename_tables(text: str, renamed: Sequence[tuple[TableName, str]]) -> Spliced:
+    """Put other names in the place of tables; columns may go on to say the old ones."""
+    edits: list[tuple[int, int, str]] = []
+    for name, new in renamed:
+        edits.append((name.start, name.end, new))
+        if name.alias_at is not None:
+            edits.append((name.alias_at, name.alias_at, f" AS {quote(name.parts[-1])}"))
+    long = {
+        tuple(part.lower() for part in name.parts)
+        for name, _ in renamed
+        if name.alias_at is not None and len(name.parts) > 1
+    }
+    taken = [(start, end) for start, end, _ in edits if end > start]
+    edits += _qualifiers(tokenize(text), long, taken)
+    return splice(text, edits)
+
+
+def unqualified(text: str, names: Iterable[tuple[str, ...]]) -> Spliced:
+    """`namespace.table.column` as `table.column`, for tables of these names."""
+    long = {tuple(part.lower() for part in name) for name in names if len(name) > 1}
+    tables = [(table.start, table.end) for table in table_names(text)] if long else []
+    return splice(text, _qualifiers(tokenize(text), long, tables))
+
+
+def _qualifiers(
+    tokens: list[Token], names: set[tuple[str, ...]], taken: list[tuple[int, int]]
+) -> list[tuple[int, int, str]]:
+    """Edits that leave of `namespace.table.` before a column only `table.`."""
+    found = []
+    for name in names:
+        width = 2 * len(name)
+        for i in range(len(tokens) - width):
+            run = tokens[i : i + width]
+            if (
+                tuple((t.name or "").lower() for t in run[::2]) == name
+                and all(t.word == "." for t in run[1::2])
+                and (i == 0 or tokens[i - 1].word != ".")
+                and not any(start <= run[0].start < end for start, end in taken)
+            ):
+                found.append((run[0].start, run[-2].start, ""))
+    return found
+
+
+def table_names(text: str) -> list[TableName]:
+    """The tables that a query, or an expression with subqueries, names."""
+    finder = _Finder(tokenize(text), text)
+    finder.run()
+    return finder.found
+
+
+@dataclass(slots=True)
+class _Level:
+    """What is known inside one pair of parentheses."""
+
+    is_query: bool = False
+    expects_table: bool = False
+    expects_cte: bool = False
+    commas: bool = False  # a comma is followed by a table
+    ctes: set[str] = field(default_factory=set)
+    defines: str | None = None  # the WITH name whose query this is
+
+
+class _Finder:
+    def __init__(self, tokens: list[Token], text: str) -> None:
+        self._tokens = tokens
+        self._text = text
+        self._levels = [_Level()]
+        self._recursive = False
+        self.found: list[TableName] = []
+
+    def run(self) -> None:
+        at = 0
+        while at < len(self._tokens):
+            at = self._step(at)
+
+    def _word(self, at: int) -> str:
+        return self._tokens[at].word if 0 <= at < len(self._tokens) else ""
+
+    def _step(self, at: int) -> int:
+        level, word = self._levels[-1], self._word(at)
+        if level.expects_cte:
+            return self._begin_cte(at)
+        if level.expects_table:
+            level.expects_table = False
+            return self._relation(at)
+        if word == "(":
+            self._levels.append(_Level())
+        elif word == ")":
+            self._close(at)
+        elif word == ",":
+            level.expects_table = level.commas
+        elif self._word(at - 1) != ".":
+            self._keyword(at, word, level)
+        return at + 1
+
+    def _keyword(self, at: int, word: str, level: _Level) -> None:
+        if word == "WITH" and self._begins_query(at):
+            level.expects_cte = True
+            self._recursive = self._word(at + 1) == "RECURSIVE"
+        elif word == "FROM" and self._is_clause(at, level):
+            level.expects_table = level.commas = True
+        elif word == "JOIN" or (word == "TABLE" and self._begins_query(at)):
+            level.expects_table = True
+        elif word in _CLAUSES or (word == "LATERAL" and self._word(at + 1) == "VIEW"):
+            level.commas = False
+            level.is_query = level.is_query or word == "SELECT"
+        elif word in ("MAP", "REDUCE") and self._begins_query(at):
+            level.is_query = True
+
+    def _begins_query(self, at: int) -> bool:
+        before = self._word(at - 1)
+        return at == 0 or before in ("(", ")", "ALL", "DISTINCT") or before in _SET_OPERATORS
+
+    def _is_clause(self, at: int, level: _Level) -> bool:
+        """Whether a FROM is a clause, not one of `IS DISTINCT FROM` or `extract(year FROM d)`."""
+        distinct = self._word(at - 1) == "DISTINCT" and self._word(at - 2) in ("IS", "NOT")
+        return not distinct and (level.is_query or self._begins_query(at))
+
+    def _close(self, at: int) -> None:
+        closed = self._levels.pop() if len(self._levels) > 1 else _Level()
+        if closed.defines is not None:
+            level = self._levels[-1]
+            level.ctes.add(closed.defines)
+            level.expects_cte = self._word(at + 1) == ","
+
+    def _begin_cte(self, at: int) -> int:
+        """From the name that a WITH defines to the inside of its parentheses."""
+        level = self._levels[-1]
+        level.expects_cte = False
+        while self._word(at) in (",", "RECURSIVE"):
+            at += 1
+        name = self._tokens[at].name if at < len(self._tokens) else None
+        while at < len(self._tokens) and self._word(at) != "AS":
+            at += 1
+        while at < len(self._tokens) and self._word(at) != "(":
+            at += 1
+        inside = _Level(defines=(name or "").lower())
+        if self._recursive:
+            inside.ctes.add((name or "").lower())
+        self._levels.append(inside)
+        return at + 1
+
+    def _relation(self, at: int) -> int:
+        word = self._word(at)
+        if word == "(":
+            inside = self._word(at + 1) not in QUERY_STARTS
+            self._levels.append(_Level(expects_table=inside))
+            return at + 1
+        if word in ("LATERAL", "STREAM") and self._word(at + 1) != ".":
+            self._levels[-1].expects_table = True
+            return at + 1
+        if word == "VALUES":
+            return self._inline_rows(at + 1)
+        parts, end = name_at(self._tokens, at)
+        if not parts or self._word(end) == "(" or word in FOLLOWERS:
+            return max(end, at + 1) if parts else at  # a function, or nothing we know
+        return self._named(parts, at, end)
+
+    def _inline_rows(self, at: int) -> int:
+        """`VALUES (1), (2)`: commas stand between its rows."""
+        depth = 0
+        while at < len(self._tokens):
+            word = self._word(at)
+            depth += (word == "(") - (word == ")")
+            if depth < 0 or (depth == 0 and word not in (")", ",") and self._word(at - 1) == ")"):
+                break
+            at += 1
+        return at
+
+    def _named(self, parts: tuple[str, ...], at: int, end: int) -> int:
+        local = len(parts) == 1 and any(parts[0].lower() in level.ctes for level in self._levels)
+        travel, moment, stop = self._travel(end)
+        after = self._sample(stop)
+        last = self._tokens[stop - 1].end
+        aliased = self._word(after) == "AS" or (
+            after < len(self._tokens)
+            and self._tokens[after].name is not None
+            and self._word(after) not in FOLLOWERS
+        )
+        alias_at = None if aliased else self._tokens[after - 1].end
+        if not local:
+            start = self._tokens[at].start
+            self.found.append(TableName(parts, start, last, travel, moment, alias_at))
+        return stop
+
+    def _sample(self, at: int) -> int:
+        """The place after TABLESAMPLE (…) REPEATABLE (…), where it stands here."""
+        for word in ("TABLESAMPLE", "REPEATABLE"):
+            if self._word(at) == word and self._word(at + 1) == "(":
+                at = closing(self._tokens, at + 1) + 1
+        return at
+
+    def _travel(self, at: int) -> tuple[Travel | None, str, int]:
+        start = at + (self._word(at) == "FOR")
+        kinds = {
+            "VERSION": Travel.VERSION,
+            "SYSTEM_VERSION": Travel.VERSION,
+            "TIMESTAMP": Travel.TIMESTAMP,
+            "SYSTEM_TIME": Travel.TIMESTAMP,
+        }
+        kind = kinds.get(self._word(start))
+        if kind is None or (self._word(start + 1), self._word(start + 2)) != ("AS", "OF"):
+            return None, "", at
+        end = operand_end(self._tokens, start + 3)
+        if end == start + 3:
+            return None, "", at
+        moment = self._text[self._tokens[start + 3].start : self._tokens[end - 1].end]
+        return kind, moment, end
+
+
+def name_at(tokens: Sequence[Token], at: int) -> tuple[tuple[str, ...], int]:
+    """The parts of the dotted name at a place, and the place after it."""
+    parts: list[str] = []
+    while at < len(tokens) and (name := tokens[at].name) is not None:
+        parts.append(name)
+        if at + 2 >= len(tokens) or tokens[at + 1].word != "." or tokens[at + 2].name is None:
+            return tuple(parts), at + 1
+        at += 2
+    return tuple(parts), at
+
+
+def closing(tokens: Sequence[Token], at: int) -> int:
+    """The place of the parenthesis that closes the one at a place; the end where none does."""
+    depth = 0
+    for i in range(at, len(tokens)):
+        depth += (tokens[i].word == "(") - (tokens[i].word == ")")
+        if depth == 0:
+            return i
+    return len(tokens) - 1
+
+
+def operand_end(tokens: Sequence[Token], at: int) -> int:
+    """The place after an expression of literals, calls and arithmetic, as AS OF takes it."""
+    while at < len(tokens):
+        start = at
+        while at < len(tokens) and tokens[at].word in ("-", "+"):
+            at += 1
+        at = _one_operand(tokens, at)
+        if at == start or at >= len(tokens) or tokens[at].word not in _OPERATORS:
+            break
+        at += 1
+    return at
+
+
+def _one_operand(tokens: Sequence[Token], at: int) -> int:
+    if at >= len(tokens):
+        return at
+    word = tokens[at].word
+    if word == "(":
+        return closing(tokens, at) + 1
+    if tokens[at].kind in (Kind.STRING, Kind.NUMBER):
+        return at + 1
+    if word == "INTERVAL":
+        return _interval_end(tokens, at + 1)
+    if word in _TYPED and at + 1 < len(tokens) and tokens[at + 1].kind is Kind.STRING:
+        return at + 2
+    _, end = name_at(tokens, at)
+    if end < len(tokens) and end > at and tokens[end].word == "(":
+        return closing(tokens, end) + 1
+    return end
+
+
+def _interval_end(tokens: Sequence[Token], at: int) -> int:
+    """The place after `1 DAY 2 HOURS`, `'1 2:03' DAY TO MINUTE` or `'1 day'`."""
+    while at < len(tokens):
+        value = at + (tokens[at].word in ("-", "+"))
+        if value >= len(tokens) or tokens[value].kind not in (Kind.NUMBER, Kind.STRING):
+            break
+        at = value + 1
+        if at < len(tokens) and tokens[at].word.removesuffix("S") in _UNITS:
+            at += 1
+        if at < len(tokens) and tokens[at].word == "TO":
+            at += 2
+    return min(at, len(tokens))
