@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TextIO
 
 from py4j.protocol import Py4JError
 from rich.console import Console
@@ -32,7 +32,9 @@ class ProgressLine:
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
-            self._thread = Thread(target=self._show, daemon=True)
+            # A copy of the descriptor, made now: while Spark starts, stderr itself is its log.
+            terminal = os.fdopen(os.dup(sys.stderr.fileno()), "w")
+            self._thread = Thread(target=self._show, args=(terminal,), daemon=True)
             self._thread.start()
         return self
 
@@ -50,11 +52,10 @@ class ProgressLine:
         if self._thread is not None:
             self._thread.join()
 
-    def _show(self) -> None:
-        if self._stopped.wait(_PATIENCE_S):
-            return
-        # A copy of the descriptor: while Spark starts, stderr itself is its log.
-        with os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal:
+    def _show(self, terminal: TextIO) -> None:
+        with terminal:
+            if self._stopped.wait(_PATIENCE_S):
+                return
             line = Progress(
                 SpinnerColumn(),
                 TextColumn("{task.description}"),
