@@ -14,6 +14,7 @@ from icefloe.cli.worker import INTERRUPTED, CancelledError
 from icefloe.errors import IcefloeError
 
 FAILED = 1
+_PY4J = "An error occurred while calling"  # the line above what Java says
 
 
 def guarded(work: Callable[[], None], *, debug: bool) -> int:
@@ -45,4 +46,5 @@ def _tell(message: str, error: BaseException, *, debug: bool) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [repr(error)])[0]
+    lines = [line for line in str(error).splitlines() if not line.startswith(_PY4J)]
+    return lines[0].removeprefix(": ") if lines else repr(error)

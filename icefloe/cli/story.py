@@ -95,16 +95,22 @@ WHEN NOT MATCHED AND c.op <> 'delete' THEN INSERT *""",
     Chapter(
         "Delete",
         "A region's day falls on the borders of files: metadata alone. One customer is in nearly "
-        "all files: positions are listed, no file is rewritten.",
+        "all files: with `auto` each is rewritten or gets a list of positions, by how many of "
+        "its rows go.",
         (
             "DELETE FROM shop.orders WHERE region = 'asia' AND day = DATE '2026-01-01'",
+            "ALTER TABLE shop.orders SET TBLPROPERTIES ('write.delete.mode' = 'auto')",
             "DELETE FROM shop.orders WHERE customer = 'customer-13'",
         ),
     ),
     Chapter(
         "Travel in time",
-        "Every snapshot can still be read.",
+        "One snapshot per statement, and every one of them can still be read.",
         (
+            """\
+SELECT committed_at, summary['icefloe.operation'] AS statement, summary['icefloe.mode'] AS mode,
+       summary['total-data-files'] AS data_files, summary['total-delete-files'] AS delete_files
+FROM shop.orders.snapshots ORDER BY committed_at""",
             """\
 SELECT 'now' AS what, count(*) AS orders, sum(amount) AS amount FROM shop.orders
 UNION ALL
@@ -118,6 +124,7 @@ FROM shop.orders VERSION AS OF {loaded}""",
         (
             "DELETE FORM shop.orders",
             "UPDATE shop.orders SET amuont = 0",
+            "DELETE FROM shop.orders WHERE rand() < 0.5",
             "UPDATE shop.orders SET amount = 'a lot' WHERE id = 1",
             """\
 MERGE INTO shop.orders AS o
