@@ -9,10 +9,10 @@ from pathlib import Path
 
 NUMBER = re.compile(r"\b([MUTRX])(\d\d)\b", re.IGNORECASE)
 
-# U35 and M12 are SQL; T33 to T40 are later work.
+# T33 to T40 are later work.
 CLAIMED = {
-    *(f"M{n:02}" for n in range(1, 41) if n != 12),
-    *(f"U{n:02}" for n in range(1, 41) if n != 35),
+    *(f"M{n:02}" for n in range(1, 41)),
+    *(f"U{n:02}" for n in range(1, 41)),
     *(f"T{n:02}" for n in range(1, 33)),
     "T41",
     "T42",

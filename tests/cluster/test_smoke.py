@@ -278,3 +278,38 @@ def test_running_session_is_found_without_being_given(spark, tmp_path):
         assert lake.spark is spark
         lake.create_table("t", "id BIGINT").append([{"id": 1}])
         assert lake.table("t").count() == 1
+
+
+def test_sql(lake, spark, mode):
+    """U35, M12: statements, names and errors of `lake.sql` where plans are made elsewhere."""
+    modes = ", ".join(f"'write.{kind}.mode' = '{mode}'" for kind in ("delete", "update", "merge"))
+    lake.sql(f"CREATE TABLE s.t (id BIGINT, v STRING) TBLPROPERTIES ({modes})")
+    lake.sql("INSERT INTO s.t VALUES (1, 'a'), (2, '{b}'), (3, 'c')")
+    found = lake.sql(
+        "SELECT t.id, '{x}' AS x FROM s.t JOIN src ON s.t.id = src.id", src=[{"id": 2}]
+    )
+    other = found.filter("id > 0")
+    lake.sql("UPDATE s.t SET v = 'x' WHERE id IN (SELECT max(id) FROM s.t)")
+    assert other.collect() == [(2, "{x}")]  # as it was
+    merged = lake.sql(
+        "MERGE INTO s.t USING (SELECT id + 2 AS id, 'n' AS v FROM src) n ON t.id = n.id "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+        src=[{"id": 1}, {"id": 2}],
+    )
+    assert (merged.rows_updated, merged.rows_inserted) == (1, 1)
+    assert lake.sql("WITH d AS (SELECT 1 AS id) DELETE FROM s.t WHERE id IN (SELECT id FROM d)")
+    found = lake.sql("SELECT id, v FROM s.t ORDER BY id")
+    assert [tuple(row) for row in found.collect()] == [(2, "{b}"), (3, "n"), (4, "n")]
+    assert lake.sql("SELECT count(*) FROM s.t.snapshots").first()[0] == 4
+    assert lake.sql("SELECT count(*) FROM s.t TIMESTAMP AS OF current_timestamp()").first()[0] == 3
+    assert "DELETE s.t" in lake.sql("EXPLAIN DELETE FROM s.t WHERE id = 2").first().plan
+    assert "Plan" in lake.sql("EXPLAIN SELECT * FROM s.t").first().plan
+    assert lake.sql("SHOW TABLES IN s").collect() == [("s", "t", False)]
+    for text, place in (
+        ("SELECT *\nFROM s.t WHERE id = = 1", (2, 23)),
+        ("DELETE FROM s.t\nWHERE id = = 1", (2, 12)),
+    ):
+        with pytest.raises(ParseError) as raised:
+            lake.sql(text)
+        assert (raised.value.line, raised.value.column) == place
+    assert not [view.name for view in spark.catalog.listTables() if "icefloe" in view.name]

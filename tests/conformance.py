@@ -6,8 +6,8 @@
     ----
     1 | 11
 
-Cases are parted by blank lines and run in order on one lake. A value is shown as Spark casts it to
-text, NULL as `NULL`; rows are compared without regard to order. `DML` before figures compares a
+`$MODES` stands for the three properties of the mode. Cases are parted by blank lines and run in order on one lake. A value is shown as Python
+prints it, NULL as `NULL`; rows are compared without regard to order. `DML` before figures compares a
 result's counts: `DML inserted=1 updated=0 deleted=2`. `error ClassName some words` is a failure
 whose message has these words. `empty` is no row.
 """
@@ -36,9 +36,11 @@ class Case:
         return f"{self.file}:{self.line}"
 
 
-def cases_of(path: Path) -> Iterator[Case]:
+def cases_of(path: Path, mode: str) -> Iterator[Case]:
+    modes = ", ".join(f"'write.{kind}.mode' = '{mode}'" for kind in ("delete", "update", "merge"))
+    whole = path.read_text().replace("$MODES", modes).replace("$MODE", mode)
     line = 1
-    for block in re.split(r"(\n{2,})", path.read_text()):
+    for block in re.split(r"(\n{2,})", whole):
         if block.strip():
             text, bar, expected = block.partition("\n----")
             assert bar, f"{path.name}:{line}: no ---- in the case"
