@@ -80,7 +80,7 @@ def show_table(place: Place, output: Output, name: str) -> None:
 def show_history(place: Place, output: Output, name: str) -> None:
     """Snapshots of a table, in the order they became current."""
     with place.found() as lake:
-        output.records(facts.history(lake.table(name).iceberg))
+        output.records(facts.history(lake.table(name).iceberg, output.format))
 
 
 def show_files(place: Place, output: Output, name: str) -> None:

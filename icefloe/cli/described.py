@@ -18,11 +18,18 @@ def describe(found: dict[str, Any], output: Output) -> None:
         output.records(of_dicts([found]))
         return
     stdout().print(Text(found["table"], style="bold"))
-    output.records(of_dicts(found["columns"]))
+    output.records(of_dicts(_columns(found)))
     for name, text in _lines(found):
         stdout().print(Text.assemble((f"{name:13}", "cyan"), text))
     for key, value in found["properties"].items():
         stdout().print(Text.assemble((f"{'':13}{key}", "dim"), f" = {cell_text(value)}"))
+
+
+def _columns(found: dict[str, Any]) -> list[dict[str, object]]:
+    """The columns; without comments where no column has one."""
+    commented = any(column["comment"] for column in found["columns"])
+    shown = ("name", "type", "required", *(["comment"] if commented else []))
+    return [{key: column[key] for key in shown} for column in found["columns"]]
 
 
 def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
@@ -30,7 +37,8 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     made = "none yet"
     if snapshot:
         by = snapshot["statement"] or snapshot["operation"] or "?"
-        made = f"{snapshot['id']}, {by} at {cell_text(snapshot['made'])}"
+        moment = cell_text(snapshot["made_at"].replace(microsecond=0))
+        made = f"{snapshot['id']}, {by} at {moment}"
     return [
         ("partitioned", ", ".join(found["partition_by"]) or "no"),
         ("sorted", ", ".join(found["sort_by"]) or "no"),

@@ -45,11 +45,15 @@ def facts(name: str, table: IcebergTable) -> dict[str, Any]:
     }
 
 
-def history(table: IcebergTable) -> Records:
+def history(table: IcebergTable, format: Format) -> Records:
     """When which snapshot became current, and which statement made it."""
-    found = metadata_arrow("history", table).to_pylist()
-    rows = [{**row, **_made_by(table.snapshot_by_id(row["snapshot_id"]))} for row in found]
-    return of_dicts(rows) if rows else of_arrow(metadata_arrow("history", table))
+    found = metadata_arrow("history", table)
+    rows = [
+        {**row, **_made_by(table.snapshot_by_id(row["snapshot_id"]))} for row in found.to_pylist()
+    ]
+    if format is Format.TABLE:
+        rows = [_history_line(row) for row in rows]
+    return of_dicts(rows) if rows else of_arrow(found)
 
 
 def files(table: IcebergTable, format: Format) -> Records:
@@ -67,6 +71,15 @@ def files(table: IcebergTable, format: Format) -> Records:
         for row in found.select(names).to_pylist()
     ]
     return of_dicts(rows) if rows else of_arrow(found.select(names))
+
+
+def _history_line(row: dict[str, Any]) -> dict[str, object]:
+    return {
+        "made_current_at": row["made_current_at"].replace(microsecond=0),
+        "snapshot_id": row["snapshot_id"],
+        "statement": row["statement"] or row["operation"],
+        "in_line": row["is_current_ancestor"],
+    }
 
 
 def _line(name: str, table: IcebergTable) -> dict[str, object]:
@@ -100,7 +113,7 @@ def _snapshot(snapshot: Snapshot | None) -> dict[str, object] | None:
     if snapshot is None:
         return None
     made = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
-    return {"id": snapshot.snapshot_id, "made": made, **_made_by(snapshot)}
+    return {"id": snapshot.snapshot_id, "made_at": made, **_made_by(snapshot)}
 
 
 def _made_by(snapshot: Snapshot | None) -> dict[str, object]:

@@ -22,7 +22,7 @@ def guarded(work: Callable[[], None], *, debug: bool) -> int:
     try:
         work()
     except (CancelledError, KeyboardInterrupt) as error:
-        _tell("Cancelled.", error, debug=debug)
+        _tell(str(error) or "Cancelled.", error, debug=debug)
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

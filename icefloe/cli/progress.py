@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from py4j.protocol import Py4JError
 from rich.console import Console
@@ -66,21 +66,22 @@ class ProgressLine:
                 transient=True,
             )
             with line:
-                shown = line.add_task("working", total=None, tasks="")
-                while not self._stopped.wait(_INTERVAL_S):
-                    session = self._session()
-                    if session is None:
-                        line.update(shown, description="starting Spark")
-                        continue
-                    done, total = tasks_of(session)
-                    told = f"{done}/{total} tasks" if total else ""
-                    line.update(
-                        shown,
-                        description="working",
-                        completed=done,
-                        total=total or None,
-                        tasks=told,
-                    )
+                shown = line.add_task("", total=None, tasks="")
+                while not self._stopped.is_set():
+                    line.update(shown, **self._state())
+                    self._stopped.wait(_INTERVAL_S)
+
+    def _state(self) -> dict[str, Any]:
+        session = self._session()
+        if session is None:
+            return {"description": "starting Spark"}
+        done, total = tasks_of(session)
+        return {
+            "description": "working",
+            "completed": done,
+            "total": total or None,
+            "tasks": f"{done}/{total} tasks" if total else "",
+        }
 
 
 def tasks_of(session: SparkSession) -> tuple[int, int]:

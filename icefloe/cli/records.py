@@ -18,7 +18,9 @@ class Records:
 def of_dicts(found: Sequence[Mapping[str, object]]) -> Records:
     """Records of dicts that have the same keys."""
     names = tuple(found[0]) if found else ()
-    numeric = tuple(
-        all(isinstance(row[name], int | float | None) for row in found) for name in names
-    )
+    numeric = tuple(all(_is_number(row[name]) for row in found) for name in names)
     return Records(names, numeric, [tuple(row.values()) for row in found])
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))

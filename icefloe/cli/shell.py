@@ -65,6 +65,7 @@ class Shell:
                 self.output.records(found)
             case Done():
                 self.output.note(f"done in {found.duration_s:.1f} s")
+        self.worker.check("Ctrl-C came too late for this statement.")
 
     def _work(self, statement: str, progress: ProgressLine) -> Found:
         """In the worker's thread."""

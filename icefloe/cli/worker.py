@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext, suppress
 from threading import Event, Thread
 from time import monotonic
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class CancelledError(Exception):
-    """The statement was stopped by Ctrl-C; it changed nothing."""
+    """Stopped by Ctrl-C; the statement that ran changed nothing, unless its result was told."""
 
 
 class Worker:
@@ -43,25 +43,32 @@ class Worker:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="icefloe")
         self._session: SparkSession | None = None
         self._cancelled = Event()
+        self._latest: Future[Any] | None = None
 
     def run(self, work: Callable[[ProgressLine], T]) -> T:
         """The outcome of `work`, which stops the progress line before it writes."""
         self._cancelled.clear()
         with ProgressLine(lambda: self._session) as progress:
-            future = self._pool.submit(self._with_session, work, progress)
+            future: Future[T] | None = None
             try:
+                self._latest = future = self._pool.submit(self._with_session, work, progress)
                 return future.result()
             except KeyboardInterrupt:
+                if future is None:
+                    raise
                 progress.stop()
                 return self._cancel(future)
 
-    def check(self) -> None:
-        """Called by work between its steps: stops it when it was cancelled."""
+    def check(self, told: str = "Cancelled.") -> None:
+        """Called between steps: goes no further when Ctrl-C was pressed."""
         if self._cancelled.is_set():
-            raise CancelledError
+            raise CancelledError(told)
 
     def stop(self) -> None:
-        """Stop the session if it was started here, and the thread."""
+        """Stop what still runs, the session if it was started here, and the thread."""
+        if self._latest is not None and not self._latest.done():  # Ctrl-C came at an odd moment
+            with suppress(Exception):
+                self._cancel(self._latest)
         self._pool.submit(self._lake.stop).result()
         self._pool.shutdown()
 
@@ -90,7 +97,7 @@ class Worker:
         error = future.exception()
         if error is None or isinstance(error, CommitStateUnknownError):
             return future.result()
-        raise CancelledError from error
+        raise CancelledError("Cancelled.") from error
 
     def _interrupt(self) -> None:
         """Ends before it returns: a late one would hit the next statement."""
