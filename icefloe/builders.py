@@ -11,6 +11,7 @@ from icefloe.plan.plan import Plan
 from icefloe.publishing import Context
 from icefloe.results import DmlResult
 from icefloe.statements import Condition, Expression, RowStatement
+from icefloe.subqueries import views_dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,14 @@ class _Builder:
     def explain(self) -> Plan:
         """What the statement would do, without doing it."""
         self._check()
-        return explain(self._statement, self._context)
+        with views_dropped(self._context.spark):
+            return explain(self._statement, self._context)
 
     def execute(self) -> DmlResult:
         """Run the statement and publish it as at most one snapshot."""
         self._check()
-        return run(self._statement, self._context)
+        with views_dropped(self._context.spark):
+            return run(self._statement, self._context)
 
     def _with(self, **changes: Any) -> Self:
         return replace(self, _statement=replace(self._statement, **changes))

@@ -150,6 +150,7 @@ class Lake:
                 f"Format version {format_version} is not supported; use 2 (or 1)."
             )
         full = _full_name(name)
+        _refuse_location(full)
         iceberg_schema = to_iceberg_schema(schema)
         spec = parse_partition_by(partition_by, iceberg_schema)
         order = parse_sort_by(sort_by, iceberg_schema)
@@ -278,6 +279,16 @@ def _uri(warehouse: str | Path) -> str:
     """A warehouse given as a folder, as a URI; other locations as they are."""
     text = str(warehouse)
     return text if "://" in text else f"file://{Path(text).expanduser().absolute()}"
+
+
+def _refuse_location(name: str) -> None:
+    """Refuse names from which no location can be made."""
+    unusable = [mark for mark in name if mark in "#?" or not mark.isprintable()]
+    if unusable:
+        raise StatementError(
+            f"A table cannot be called {name!r}: its files could not be found again, for "
+            f"{unusable[0]!r} has no place in an Iceberg location. Choose another name."
+        )
 
 
 def _full_name(name: str) -> str:

@@ -19,6 +19,7 @@ from icefloe.statements import (
     Then,
     When,
 )
+from icefloe.subqueries import views_dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,13 @@ class Merge:
 
     def explain(self) -> Plan:
         """What the statement would do; measures the source, reads no row of the table."""
-        return explain(self._statement, self._context)
+        with views_dropped(self._context.spark):
+            return explain(self._statement, self._context)
 
     def execute(self) -> DmlResult:
         """Run the statement and publish it as at most one snapshot."""
-        return run(self._statement, self._context)
+        with views_dropped(self._context.spark):
+            return run(self._statement, self._context)
 
     def _add(self, clause: MergeClause) -> Merge:
         return self._with(clauses=(*self._statement.clauses, clause))

@@ -196,7 +196,9 @@ class _Finder:
 
     def _begins_query(self, at: int) -> bool:
         before = self._word(at - 1)
-        return at == 0 or before in ("(", ")", "ALL", "DISTINCT") or before in _SET_OPERATORS
+        if before == ")":
+            return bool(self._levels[-1].ctes)
+        return at == 0 or before in ("(", "ALL", "DISTINCT") or before in _SET_OPERATORS
 
     def _is_clause(self, at: int, level: _Level) -> bool:
         """Whether a FROM is a clause, not one of `IS DISTINCT FROM` or `extract(year FROM d)`."""
@@ -239,8 +241,10 @@ class _Finder:
         if word == "VALUES":
             return self._inline_rows(at + 1)
         parts, end = name_at(self._tokens, at)
-        if not parts or self._word(end) == "(" or word in FOLLOWERS:
-            return max(end, at + 1) if parts else at  # a function, or nothing we know
+        if not parts or word in FOLLOWERS:
+            return at  # nothing we know
+        if self._word(end) == "(":
+            return end  # a function
         return self._named(parts, at, end)
 
     def _inline_rows(self, at: int) -> int:
@@ -264,7 +268,8 @@ class _Finder:
             and self._tokens[after].name is not None
             and self._word(after) not in FOLLOWERS
         )
-        alias_at = None if aliased else self._tokens[after - 1].end
+        alone = self._word(at - 1) == "TABLE"  # a query by itself, which takes no alias
+        alias_at = None if aliased or alone else self._tokens[after - 1].end
         if not local:
             start = self._tokens[at].start
             self.found.append(TableName(parts, start, last, travel, moment, alias_at))

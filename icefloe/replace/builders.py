@@ -11,6 +11,7 @@ from icefloe.replace.statements import Replacement, ReplaceStatement, UsingState
 from icefloe.replace.using import explain_using, run_using
 from icefloe.replace.where import explain_replace, run_replace
 from icefloe.results import DmlResult
+from icefloe.subqueries import views_dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,13 @@ class ReplaceWhere:
 
     def explain(self) -> Plan:
         """What the statement would do, without doing it."""
-        return explain_replace(self._statement, self._context)
+        with views_dropped(self._context.spark):
+            return explain_replace(self._statement, self._context)
 
     def execute(self) -> DmlResult:
         """Run the statement and publish it as at most one snapshot."""
-        return run_replace(self._statement, self._context)
+        with views_dropped(self._context.spark):
+            return run_replace(self._statement, self._context)
 
 
 @dataclass(frozen=True, slots=True)

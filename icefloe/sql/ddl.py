@@ -7,6 +7,7 @@ from pyspark.sql.types import StructType
 
 from icefloe.errors import (
     ColumnNotFoundError,
+    CommitStateUnknownError,
     StatementError,
     TableExistsError,
 )
@@ -79,6 +80,8 @@ def _create(create: CreateTable, names: Names, whole: str) -> None:
     if rows is not None:
         try:
             table.append(rows)
+        except CommitStateUnknownError:
+            raise
         except BaseException:
             lake.drop_table(full, if_exists=True)
             raise

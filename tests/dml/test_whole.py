@@ -157,7 +157,11 @@ BAD = {
         errors.TypeMismatchError,
         "expects BOOLEAN but got BIGINT",
     ),
-    "not SQL": (lambda t: t.delete().where("id = = 1"), errors.ParseError, "PARSE_SYNTAX_ERROR"),
+    "not SQL": (
+        lambda t: t.delete().where("id = = 1"),
+        errors.ParseError,
+        "Syntax error at or near '='",
+    ),
     "empty condition": (lambda t: t.delete().where("  "), errors.StatementError, "empty"),
     "a number for a condition": (
         lambda t: t.delete().where(5),

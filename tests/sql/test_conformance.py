@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conformance import cases_of, run
 
 FILES = sorted((Path(__file__).parent / "conformance_cases").glob("*.sqltest"))
 SOURCE = [{"id": 2, "op": "U"}, {"id": 5, "op": "D"}]
+MODES = ["copy-on-write", "merge-on-read"]
+SAME_IN_BOTH = ("ddl", "queries")  # they hardly write
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def runs() -> list[Any]:
+    """Every file in both modes; those for which it hardly matters in one of them when in a hurry."""
+    return [
+        pytest.param(path, mode, id=f"{path.stem}-{mode}", marks=[pytest.mark.slow] * is_slow)
+        for path in FILES
+        for mode in MODES
+        for is_slow in [path.stem in SAME_IN_BOTH and mode == MODES[0]]
+    ]
+
+
+@pytest.mark.parametrize(("path", "mode"), runs())
 def test_cases(path, mode, lake, spark):
     spark.sql("SELECT 2 AS n").createOrReplaceTempView("conformance_view")
     views = {table.name for table in spark.catalog.listTables()}
@@ -21,4 +34,6 @@ def test_cases(path, mode, lake, spark):
 
 
 def test_there_are_enough_cases():
-    assert sum(1 for path in FILES for _ in cases_of(path, "")) >= 150
+    """At least 150 of them run in both modes without the slow ones."""
+    both = [path for path in FILES if path.stem not in SAME_IN_BOTH]
+    assert sum(1 for path in both for _ in cases_of(path, "")) >= 150

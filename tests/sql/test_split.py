@@ -59,7 +59,7 @@ def test_a_text_is_complete_when_it_ends_with_a_semicolon_of_its_own(text, compl
 
 
 def test_tokens_are_those_of_spark():
-    text = "a.`b``c`<=>1.5e3 AND x->y r'' 2BD /*+ hint */ \"q\" 1.a 10L 1t .5"
+    text = "a.`b``c`<=>1.5e3 AND x->y r'\\' 2BD /*+ hint */ \"q\" 1.a 10L 1t .5"
     found = tokenize(text)
     assert " ".join(token.text for token in found) == (
         "a . `b``c` <=> 1.5e3 AND x -> y r'\\' 2BD \"q\" 1 . a 10L 1t .5"
