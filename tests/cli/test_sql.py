@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
 
@@ -148,9 +149,10 @@ def test_a_file_that_cannot_be_read(folder):
     assert done.stderr.startswith("nowhere.sql cannot be read: ")
 
 
-def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+@contextmanager
+def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The program in a process of its own, with pipes for its output."""
-    return subprocess.Popen(
+    program = subprocess.Popen(
         [sys.executable, "-m", "icefloe", "--warehouse", str(folder / "lake"), *arguments],
         env={**os.environ, "XDG_STATE_HOME": str(folder / "state")},
         stdin=subprocess.DEVNULL,
@@ -158,17 +160,23 @@ def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
+    try:
+        yield program
+    finally:
+        program.kill()
+        program.wait()
 
 
 def test_a_program_of_its_own_writes_rows_and_nothing_else(tmp_path):
     """Spark's own lines go to a log; Ctrl-C stops the statement and is told by the status."""
     long = "SELECT sum(a.id * b.id % 7) AS n FROM range(1000000) a, range(1000000) b"
-    program = started(tmp_path, "sql", f"SELECT 1 AS one; {long}", "--format", "json")
-    assert program.stdout is not None
-    assert program.stdout.readline() == '{"one": 1}\n'
-    time.sleep(1)
-    program.send_signal(signal.SIGINT)
-    out, err = program.communicate(timeout=120)
+    arguments = ("sql", f"SELECT 1 AS one; {long}", "--format", "json")
+    with started(tmp_path, *arguments) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == '{"one": 1}\n'
+        time.sleep(1)
+        program.send_signal(signal.SIGINT)
+        out, err = program.communicate(timeout=120)
     assert (program.returncode, out) == (130, "")
     assert err in ("Cancelled.\n", "Ctrl-C came too late for this statement.\n")
     assert (tmp_path / "state" / "icefloe" / "spark.log").stat().st_size
