@@ -28,8 +28,8 @@ $(VENV)/.installed: requirements.lock pyproject.toml | system
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@
 
-demo: setup  ## Load, update, delete and travel in time on a lake in ./demo-lake
-	$(BIN)/python examples/demo.py
+demo: setup  ## Load, update, merge, replace and travel in time on a lake in ./demo-lake
+	$(BIN)/icefloe demo
 
 lint: setup
 	$(BIN)/ruff check .

@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from icefloe import errors
-from icefloe.lake import Lake, connect
-from icefloe.results import DmlResult
-from icefloe.table import Table
 from icefloe.version import __version__
-from icefloe.writer import write
+
+if TYPE_CHECKING:
+    from icefloe.lake import Lake, connect
+    from icefloe.results import DmlResult
+    from icefloe.table import Table
+    from icefloe.writer import write
 
 __all__ = ["DmlResult", "Lake", "Table", "__version__", "connect", "errors", "write"]
+
+# Imported when first used: Spark's and PyIceberg's libraries take seconds, `icefloe --help` none.
+_HOMES = {
+    "DmlResult": "icefloe.results",
+    "Lake": "icefloe.lake",
+    "Table": "icefloe.table",
+    "connect": "icefloe.lake",
+    "write": "icefloe.writer",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -14,12 +14,17 @@ METADATA_TABLES = ("history", "snapshots", "files", "partitions", "manifests")
 
 def metadata_table(name: str, table: IcebergTable, spark: SparkSession) -> DataFrame:
     """One metadata table; PyIceberg reads it, Spark shows it."""
+    return frame_of(spark, metadata_arrow(name, table))
+
+
+def metadata_arrow(name: str, table: IcebergTable) -> pa.Table:
+    """One metadata table, of types that Spark takes too."""
     if name not in METADATA_TABLES:
         raise StatementError(
             f"Unknown metadata table {name!r}. They are: {', '.join(METADATA_TABLES)}."
         )
     found: pa.Table = getattr(table.inspect, name)()
-    return frame_of(spark, _readable(found))
+    return _readable(found)
 
 
 def _readable(table: pa.Table) -> pa.Table:

@@ -56,8 +56,7 @@ def connect(
 
     >>> lake = icefloe.connect("lake")  # doctest: +SKIP
     """
-    found = _catalog(warehouse, catalog, properties)
-    lake = Lake(found, session_of(spark))
+    lake = Lake(open_catalog(warehouse, catalog, properties), session_of(spark))
     _opened[:] = [*(earlier for earlier in _opened if earlier() is not None), ref(lake)]
     return lake
 
@@ -73,7 +72,7 @@ def last_opened() -> Lake:
 class Lake:
     """Tables by name; a context manager that stops nothing it did not start."""
 
-    def __init__(self, catalog: Catalog, spark: SparkSession) -> None:
+    def __init__(self, catalog: Catalog, spark: SparkSession | None = None) -> None:
         self._catalog = catalog
         self._spark = spark
 
@@ -93,7 +92,9 @@ class Lake:
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session."""
+        """The Spark session; a lake opened without one finds or starts it when first asked."""
+        if self._spark is None:
+            self._spark = session_of(None)
         return self._spark
 
     @property
@@ -104,7 +105,7 @@ class Lake:
     def stop(self) -> None:
         """Close the catalog, and stop the Spark session if icefloe started it."""
         self._catalog.close()
-        if was_started_here(self._spark):
+        if self._spark is not None and was_started_here(self._spark):
             self._spark.stop()
 
     def create_namespace(self, name: str) -> None:
@@ -218,7 +219,7 @@ class Lake:
         """What a statement on one table of this lake runs with."""
         names = Names(self)
         return Context(
-            self._spark,
+            self.spark,
             self._catalog,
             read_state,
             lambda text, state: resolve_tables(text, lambda name: names.rows(name, state)),
@@ -231,9 +232,10 @@ class Lake:
             return []
 
 
-def _catalog(
+def open_catalog(
     warehouse: str | Path | None, catalog: str | Catalog | None, properties: dict[str, Any]
 ) -> Catalog:
+    """The catalog that the arguments of `connect` name."""
     if isinstance(catalog, Catalog):
         return catalog
     if catalog is not None:

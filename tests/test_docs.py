@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import icefloe
+from icefloe.cli.app import app
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -62,3 +65,17 @@ def test_links_of_the_pages_lead_somewhere():
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_command_line_prints_what_its_page_shows(spark, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```console\n(.*?)```", (ROOT / "docs/cli.md").read_text(), re.DOTALL)
+    for command, shown in re.findall(r"^\$ icefloe (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+        done = CliRunner().invoke(app, shlex.split(command))
+        assert unmeasured(done.stdout + done.stderr) == unmeasured(shown)
+
+
+def unmeasured(text: str) -> str:
+    """A text without times, sizes and snapshots."""
+    masked = re.sub(r"\d+\.\d (s|kB)|snapshot \d+|,\d{4,},", "…", text)
+    return masked.replace("\r\n", "\n")

@@ -44,6 +44,8 @@ LAYERS = [
     ["sql"],
     ["lake"],
     ["writer"],
+    ["cli"],
+    ["__main__"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

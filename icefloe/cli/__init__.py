@@ -1,0 +1,1 @@
+"""The command line: `icefloe sql`, `tables`, `show`, `history`, `files`, `demo`."""
