@@ -38,6 +38,8 @@ _WORKER_IO = re.compile(
     r"^(?:OSError|IOError|Permission\w*|FileExists\w*|FileNotFound\w*|NotADir\w*|IsADir\w*): (.*)$",
     re.MULTILINE,
 )
+_DAMAGED = re.compile(r"^\S*DamagedFileError: (.*)$", re.MULTILINE)
+_ENCRYPTED = re.compile(r"^\S*EncryptedFileError: (.*)$", re.MULTILINE)
 _FIRST_LINE = re.compile(r"^(.*?)(?:\n\n|\nJVM stacktrace|\n\tat |\n== SQL)", re.DOTALL)
 
 
@@ -139,6 +141,10 @@ def _storage(
             "A data file has no field ids and the table has no name mapping. Set the table "
             "property schema.name-mapping.default so that its columns can be found by name."
         )
+    if damaged := _DAMAGED.search(text):
+        return StorageError(f"{damaged[1]}. Nothing was changed. Restore the file from a backup.")
+    if encrypted := _ENCRYPTED.search(text):
+        return UnsupportedTableError(f"{encrypted[1]}, which icefloe cannot change.")
     if failed := _WORKER_IO.search(text):
         return StorageError(f"A task could not read or write a file: {failed[1]}")
     if "FAILED_READ_FILE" in condition or "CANNOT_READ_FILE" in condition:

@@ -111,12 +111,12 @@ class Surgery:
         footer = splicer.finish(self._footer())
         return Spliced(footer, splicer.size, splicer.taken.get(self.file.path, 0))
 
-    def copies_whole(self, name: str, changes: Sequence[GroupChange]) -> bool:
-        """Whether every chunk of a column is copied."""
-        return all(
-            any(planned.name == name for planned in self._kept(group, change))
+    def kept(self, changes: Sequence[GroupChange]) -> list[frozenset[str]]:
+        """The columns whose chunks are copied, for each row group."""
+        return [
+            frozenset(planned.name for planned in self._kept(group, change))
             for group, change in zip(self.file.groups, changes, strict=True)
-        )
+        ]
 
     def _kept(self, group: Struct, change: GroupChange) -> list[PlannedColumn]:
         if change.rows != group_rows(group):

@@ -172,6 +172,7 @@ def _replace_rows(statement: ReplaceStatement, context: Context, state: TableSta
             rows_deleted=outcome.rows_deleted,
             rows_copied=outcome.rows_copied,
             files_scanned=planned.plan.files_scanned,
+            bytes_copied=outcome.bytes_copied,
             bytes_encoded=outcome.bytes_encoded,
         )
         guard = _guard(statement, state, planned.lowered, reads_other_rows=planned.reads_other_rows)

@@ -1,0 +1,136 @@
+"""A data file that is to be rewritten, read in the table's schema by field id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from icefloe.parquet.footer import ParquetBytes, group_rows, open_parquet
+
+_BATCH_ROWS = 65_536
+_FIELD_ID = b"PARQUET:field_id"
+
+
+@dataclass(frozen=True)
+class OldFile:
+    """An open data file, its footer read, and the schema its rows are wanted in."""
+
+    path: str
+    bytes: ParquetBytes
+    parquet: pq.ParquetFile
+    wanted: pa.Schema
+
+    @staticmethod
+    def open(path: str, source: pa.NativeFile, wanted: pa.Schema) -> OldFile:
+        """Read and check the footer; raises what tells of damaged and encrypted files."""
+        found = open_parquet(
+            path, source.size(), lambda start, length: source.read_at(length, start)
+        )
+        with reading(path):
+            parquet = pq.ParquetFile(source)
+        return OldFile(path, found, parquet, wanted)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file, deleted ones included."""
+        return int(self.parquet.metadata.num_rows)
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """What the file calls the wanted columns it has."""
+        by_id = {field_id(f): f.name for f in self.parquet.schema_arrow}
+        return {f.name: by_id[field_id(f)] for f in self.wanted if field_id(f) in by_id}
+
+    @property
+    def groups(self) -> list[tuple[int, int]]:
+        """Where each row group's rows begin, and how many they are."""
+        found, start = [], 0
+        for group in self.bytes.groups:
+            found.append((start, group_rows(group)))
+            start += group_rows(group)
+        return found
+
+    def batches(self) -> Iterator[tuple[int, pa.Table]]:
+        """The rows in the wanted schema, with the position each batch starts at."""
+        names, start = self.names, 0
+        chosen = [names[f.name] for f in self.wanted if f.name in names]
+        batches = self.parquet.iter_batches(_BATCH_ROWS, columns=chosen)
+        while True:
+            with reading(self.path):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield start, _as_wanted(pa.Table.from_batches([batch]), self.wanted, names)
+            start += batch.num_rows
+
+    def group(self, number: int, columns: Sequence[str]) -> pa.Table:
+        """Some wanted columns of one row group."""
+        names = self.names
+        wanted = pa.schema([self.wanted.field(name) for name in columns])
+        chosen = [names[name] for name in columns if name in names]
+        if not chosen:
+            rows = self.groups[number][1]
+            return pa.table([pa.nulls(rows, f.type) for f in wanted], schema=wanted)
+        with reading(self.path):
+            found = self.parquet.read_row_group(number, columns=chosen)
+        return _as_wanted(found, wanted, names)
+
+    def cannot_carry(self) -> str | None:
+        """Why the file's columns cannot be taken over as they are; None when they can."""
+        by_id = {field_id(f): f for f in self.parquet.schema_arrow}
+        if None in by_id:
+            return "the file has columns without field ids"
+        if not any(field_id(wanted) in by_id for wanted in self.wanted):
+            return "the file has none of the table's columns"
+        for wanted in self.wanted:
+            have = by_id.get(field_id(wanted))
+            if have is None and not wanted.nullable:
+                return f"the file lacks the required column {wanted.name!r}"
+            if have is not None and pa.types.is_nested(wanted.type) and not _same(have, wanted):
+                return f"the nested column {wanted.name!r} has changed since the file was written"
+        return None
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Tell the path when the rows of a file cannot be decoded."""
+    try:
+        yield
+    except (OSError, pa.ArrowInvalid) as error:
+        raise OSError(f"{path}: {error}") from error
+
+
+def field_id(wanted: pa.Field) -> str | None:
+    """A field's id, as PyArrow keeps it."""
+    found = (wanted.metadata or {}).get(_FIELD_ID)
+    return found.decode() if found else None
+
+
+def _same(have: pa.Field, wanted: pa.Field) -> bool:
+    """Whether two nested fields have the same ids, names and types at every level."""
+    if field_id(have) != field_id(wanted):
+        return False
+    if not pa.types.is_nested(wanted.type):
+        return bool(have.type == wanted.type)
+    if have.type.id != wanted.type.id or have.type.num_fields != wanted.type.num_fields:
+        return False
+    pairs = [(have.type.field(i), wanted.type.field(i)) for i in range(wanted.type.num_fields)]
+    return all(
+        _same(a, b) and (a.name == b.name or not pa.types.is_struct(wanted.type)) for a, b in pairs
+    )
+
+
+def _as_wanted(rows: pa.Table, wanted: pa.Schema, names: Mapping[str, str]) -> pa.Table:
+    columns = []
+    for field in wanted:
+        if field.name not in names:
+            columns.append(pa.chunked_array([pa.nulls(rows.num_rows, field.type)]))
+            continue
+        column = rows.column(names[field.name])
+        columns.append(column if column.type == field.type else pc.cast(column, field.type))
+    return pa.table(columns, schema=wanted)
