@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.logger import PySparkLogger
 
@@ -40,6 +41,7 @@ _WORKER_IO = re.compile(
 )
 _DAMAGED = re.compile(r"^\S*DamagedFileError: (.*)$", re.MULTILINE)
 _ENCRYPTED = re.compile(r"^\S*EncryptedFileError: (.*)$", re.MULTILINE)
+_JAVA_CLASS = re.compile(r"^[\w.$]+: ")
 _FIRST_LINE = re.compile(r"^(.*?)(?:\n\n|\nJVM stacktrace|\n\tat |\n== SQL)", re.DOTALL)
 
 
@@ -57,6 +59,8 @@ def translated(available: Iterable[str] = ()) -> Iterator[None]:
         raise
     except PySparkException as error:
         raise _as_ours(error, tuple(available)) from error
+    except Py4JJavaError as error:  # what PySpark has no class for, such as a file Spark can't read
+        raise _from_java(str(error.java_exception)) from error
     finally:
         for logger, level in zip(loggers, before, strict=True):
             logger.setLevel(level)
@@ -72,6 +76,13 @@ def _as_ours(error: PySparkException, available: tuple[str, ...]) -> IcefloeErro
     if isinstance(error, AnalysisException):
         return StatementError(_short(text))
     return StatementError(f"Spark could not run the statement: {_short(text)}")
+
+
+def _from_java(text: str) -> IcefloeError:
+    shown = _short(_JAVA_CLASS.sub("", text))
+    if "FAILED_READ_FILE" in text or "CANNOT_READ_FILE" in text:
+        return StorageError(shown)
+    return StatementError(f"Spark could not run the statement: {shown}")
 
 
 def _marked(

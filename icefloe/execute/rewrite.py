@@ -26,6 +26,7 @@ from icefloe.execute.write_data import file_layout, run_task, write_data
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.storage import locate, spark_uri
 from icefloe.plan.files import Candidate
+from icefloe.plan.in_place import why_through_spark
 from icefloe.quoting import quoted
 from icefloe.tasks.positions import pack, unpack
 from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_files
@@ -72,18 +73,7 @@ class Rewriter:
 
     def can_stay(self, candidate: Candidate) -> bool:
         """Whether a file's rows can be rewritten in place, without passing through Spark."""
-        state = self.scan.state
-        spec = state.metadata.spec()
-        sources = {state.schema.find_column_name(field.source_id) for field in spec.fields}
-        moves_rows = any(
-            source is None or source.split(".")[0] in self.assigned for source in sources
-        )
-        return not (
-            moves_rows
-            or candidate.live.spec_id != spec.spec_id
-            or candidate.equality_deletes
-            or candidate.lacks_identity_columns
-        )
+        return why_through_spark(self.scan.state, candidate, self.assigned) is None
 
     def in_tasks(
         self, changed: DataFrame, files: Sequence[Candidate], gone: str | None = None

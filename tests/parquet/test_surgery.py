@@ -20,7 +20,13 @@ from pyspark import cloudpickle
 from icefloe.parquet.check import problems
 from icefloe.parquet.compact import Kind, changed, items, value
 from icefloe.parquet.fields import Chunk, File, Group
-from icefloe.parquet.footer import DamagedFileError, ParquetBytes, open_buffer, open_parquet
+from icefloe.parquet.footer import (
+    DamagedFileError,
+    ParquetBytes,
+    group_rows,
+    open_buffer,
+    open_parquet,
+)
 from icefloe.parquet.surgery import GroupChange, Surgery, cannot_copy
 
 OPTIONS = {"compression": "zstd"}
@@ -283,3 +289,60 @@ def test_nothing_here_is_needed_where_workers_run(tmp_path):
         [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True
     )
     assert int(done.stdout) > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("codec", ["zstd", "snappy", "gzip", "uncompressed"])
+def test_files_that_spark_wrote(spark, tmp_path, codec, version):
+    """Page indexes, Spark's own copy of the schema, several row groups; read again by Spark."""
+    frame = spark.range(6000).selectExpr(
+        "id",
+        "cast(id % 10 AS INT) AS n",
+        "concat('k', id % 40) AS s",
+        "if(id % 7 = 0, NULL, id / 3) AS x",
+        "cast(id AS DECIMAL(12, 2)) AS d",
+        "timestamp_micros(id) AS t",
+        "array(id, NULL) AS many",
+        "named_struct('a', id, 'b', map('k', id)) AS inner",
+    )
+    options = {
+        "compression": codec,
+        "parquet.writer.version": version,
+        "parquet.block.row.count.limit": "2000",
+        "parquet.page.row.count.limit": "300",
+        "parquet.bloom.filter.enabled#s": "true",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    }
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    frame.coalesce(1).write.options(**options).parquet(str(tmp_path / "written"))
+    (source,) = (tmp_path / "written").glob("*.parquet")
+    rows = pq.read_table(source)
+    file = open_file(source)
+    counts = [group_rows(group) for group in file.groups]
+    changes = [GroupChange(count, frozenset({"n"})) for count in counts]
+    changes[-1] = GroupChange(counts[-1] - 1)
+    new = rows.set_column(1, rows.schema.field("n"), pa.array([77] * 6000, pa.int32()))
+    starts = [0, *accumulate(counts)]
+    target = tmp_path / "new.parquet"
+    surgery = Surgery.plan(file, rows.schema, {n: n for n in rows.schema.names}, OPTIONS)
+    kept = {planned.name for planned in surgery.columns if planned.source}
+    assert kept >= {"id", "n", "s", "x", "t"}
+    with target.open("wb") as sink:
+        surgery.run(
+            sink,
+            changes,
+            lambda group, names: new.slice(starts[group], changes[group].rows).select(names),
+        )
+    assert wrong_with(target) == []
+    expected = new.slice(0, 5999)
+    plain = tmp_path / "plain.parquet"
+    pq.write_table(expected, plain)
+    for reader in READERS:
+        assert reader(target) == reader(plain), reader.__name__
+    for condition in ("id BETWEEN 2100 AND 2110", "s = 'k7'", "n = 77 AND x > 1500", "s = 'none'"):
+        found = [
+            sorted(map(str, spark.read.parquet(str(path)).where(condition).collect()))
+            for path in (target, plain)
+        ]
+        assert found[0] == found[1], condition
