@@ -84,7 +84,7 @@ class Surgery:
         have = {column.name: column for column in columns_of(file.footer)}
         planned = []
         for wanted in columns_of(template.footer):
-            source = have.get(names.get(wanted.name, ""))
+            source = have[names[wanted.name]] if wanted.name in names else None
             if source is not None and same_shape(source, wanted):
                 planned.append(PlannedColumn(source.named(wanted.name), source))
             else:

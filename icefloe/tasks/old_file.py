@@ -57,28 +57,29 @@ class OldFile:
 
     def batches(self) -> Iterator[tuple[int, pa.Table]]:
         """The rows in the wanted schema, with the position each batch starts at."""
-        names, start = self.names, 0
-        chosen = [names[f.name] for f in self.wanted if f.name in names]
-        batches = self.parquet.iter_batches(_BATCH_ROWS, columns=chosen)
+        return self._batches(self.wanted, range(len(self.bytes.groups)), 0)
+
+    def group(self, number: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+        """Some wanted columns of one row group, with the position each batch starts at."""
+        start, rows = self.groups[number]
+        wanted = pa.schema([self.wanted.field(name) for name in columns])
+        if any(name in self.names for name in columns):
+            return self._batches(wanted, [number], start)
+        return iter([(start, pa.table([pa.nulls(rows, f.type) for f in wanted], schema=wanted))])
+
+    def _batches(
+        self, wanted: pa.Schema, groups: Sequence[int], start: int
+    ) -> Iterator[tuple[int, pa.Table]]:
+        names = self.names
+        chosen = [names[f.name] for f in wanted if f.name in names]
+        batches = self.parquet.iter_batches(_BATCH_ROWS, row_groups=list(groups), columns=chosen)
         while True:
             with reading(self.path):
                 batch = next(batches, None)
             if batch is None:
                 return
-            yield start, _as_wanted(pa.Table.from_batches([batch]), self.wanted, names)
+            yield start, _as_wanted(pa.Table.from_batches([batch]), wanted, names)
             start += batch.num_rows
-
-    def group(self, number: int, columns: Sequence[str]) -> pa.Table:
-        """Some wanted columns of one row group."""
-        names = self.names
-        wanted = pa.schema([self.wanted.field(name) for name in columns])
-        chosen = [names[name] for name in columns if name in names]
-        if not chosen:
-            rows = self.groups[number][1]
-            return pa.table([pa.nulls(rows, f.type) for f in wanted], schema=wanted)
-        with reading(self.path):
-            found = self.parquet.read_row_group(number, columns=chosen)
-        return _as_wanted(found, wanted, names)
 
     def cannot_carry(self) -> str | None:
         """Why the file's columns cannot be taken over as they are; None when they can."""

@@ -57,10 +57,13 @@ class Operation:
         if file.size > 2 * self.layout.target_file_bytes:
             return "the file is larger than the table wants its files"
         if any(
-            value(group, Group.BYTES) > _MAX_GROUP_BYTES or rows > _MAX_GROUP_ROWS
-            for group, (_, rows) in zip(file.groups, self.file.groups, strict=True)
+            (change.updated or change.rows not in (0, rows))
+            and (value(group, Group.BYTES) > _MAX_GROUP_BYTES or rows > _MAX_GROUP_ROWS)
+            for group, change, (_, rows) in zip(
+                file.groups, self.changes, self.file.groups, strict=True
+            )
         ):
-            return "a row group is too large to be decoded at once"
+            return "a row group with changes is too large to be decoded at once"
         if self.surgery.bytes_kept(self.changes) < _LEAST_COPIED * file.size:
             return "the changes leave little of the file as it is"
         return None
@@ -121,13 +124,15 @@ class _Rows:
 
     def of_group(self, number: int, names: Sequence[str]) -> pa.Table:
         """Some columns of a row group, with the edits applied."""
-        old = self.file.group(number, names)
-        new = self.edits.apply(old, self.file.groups[number][0])
-        refuse_nulls(new, new.schema)
-        for name in names:
-            self.before[name].add(old.select([name]))
-            self.after[name].add(new.select([name]))
-        return new
+        parts = []
+        for start, old in self.file.group(number, names):
+            new = self.edits.apply(old, start)
+            refuse_nulls(new, new.schema)
+            for name in names:
+                self.before[name].add(old.select([name]))
+                self.after[name].add(new.select([name]))
+            parts.append(new)
+        return pa.concat_tables(parts)
 
     def nans_added(self, name: str) -> dict[str, int]:
         """How many more NaN there are now, by the path of the leaf."""

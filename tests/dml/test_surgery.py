@@ -173,6 +173,14 @@ def test_every_reader_reads_the_spliced_file(table, tmp_path):
     check(table)
 
 
+def test_a_file_of_which_little_stays_is_written_as_a_whole_and_the_log_says_why(table, caplog):
+    with caplog.at_level("INFO", "icefloe"):
+        result = table.delete().where("id % 2 = 0").execute()
+    assert "as a whole: the changes leave little of the file as it is" in caplog.text
+    assert (result.bytes_copied, result.rows_copied) == (0, 50)
+    check(table)
+
+
 def test_explain_says_how_a_file_is_rewritten(table_of):
     table = table_of(SCHEMA, ROWS[:9], mode="copy-on-write", partition_by=("n",))
     assert "chunks without new values are copied" in str(table.update().set("x", "1.0").explain())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,6 +32,7 @@ from pyiceberg.types import (
     StringType,
     StructType,
 )
+from pyspark import cloudpickle
 
 from icefloe.execute.carried import carried_metrics
 from icefloe.execute.data_files import build_data_file, leaves
@@ -38,7 +41,7 @@ from icefloe.parquet.footer import DamagedFileError
 from icefloe.tasks.operation import Operation
 from icefloe.tasks.positions import pack
 from icefloe.tasks.results import NullInRequiredError
-from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_file
+from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_file, rewrite_files
 from icefloe.tasks.write import DataFileWriter, FileLayout
 
 SCHEMA = Schema(
@@ -334,3 +337,29 @@ def test_a_damaged_file_is_told_by_its_path_and_leaves_no_file(tmp_path, damage)
     with pytest.raises((OSError, DamagedFileError), match=path.name):
         rewritten(tmp_path, old, SCHEMA, changes, {"n": "v"}, [])
     assert list(tmp_path.glob("*.parquet")) == [path]
+
+
+def test_workers_need_nothing_of_ours(tmp_path):
+    """The task is pickled by value: a worker has PyArrow, and no icefloe."""
+    old = first_file(tmp_path, some_rows(100, 6))
+    plan = RewritePlan(
+        layout=layout_of(tmp_path, SCHEMA),
+        files={"uri": FileToRewrite(old.file_path.removeprefix("file://"), f"file://{tmp_path}")},
+        file_column="file",
+        pos_column="pos",
+    )
+    packed = tmp_path / "task.pickle"
+    packed.write_bytes(cloudpickle.dumps(rewrite_files(plan)))
+    script = (
+        "import pathlib, pickle, sys\n"
+        "import pyarrow as pa\n"
+        "sys.modules['icefloe'] = None\n"
+        f"task = pickle.loads(pathlib.Path({str(packed)!r}).read_bytes())\n"
+        "batch = pa.record_batch({'file': ['uri'], 'pos': [7]})\n"
+        "(told,) = task(iter([batch]))\n"
+        "print(pickle.loads(told.column(0)[0].as_py())['rewrite']['files'][0]['bytes_copied'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert int(done.stdout) > 1000
