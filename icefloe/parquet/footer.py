@@ -121,6 +121,9 @@ def _check(file: ParquetBytes) -> None:
     if File.ENCRYPTION in footer:
         raise EncryptedFileError(file.path)
     leaves = sum(len(column.paths) for column in columns_of(footer))
+    orders = len(items(footer, File.ORDERS))
+    if orders not in (0, leaves):
+        raise DamagedFileError(file.path, f"it has {orders} column orders for {leaves} columns")
     rows = 0
     for number, group in enumerate(file.groups):
         chunks = items(group, Group.COLUMNS)

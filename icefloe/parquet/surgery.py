@@ -27,6 +27,7 @@ _SCHEMA_KEYS = {
     b"iceberg.schema",
     b"org.apache.spark.sql.parquet.row.metadata",
 }
+_TYPE_ORDER = 1  # of the ways to order bounds
 _ARROW_SCHEMA = b"ARROW:schema"
 # Its chunks are longer than they say.
 _SHORT_CHUNKS = re.compile(rb"parquet-cpp version (0|1\.[0-2])\.")
@@ -85,7 +86,7 @@ class Surgery:
         planned = []
         for wanted in columns_of(template.footer):
             source = have[names[wanted.name]] if wanted.name in names else None
-            if source is not None and same_shape(source, wanted):
+            if source is not None and same_shape(source, wanted) and _ordered(file, source):
                 planned.append(PlannedColumn(source.named(wanted.name), source))
             else:
                 planned.append(PlannedColumn(wanted, None))
@@ -209,6 +210,12 @@ class Surgery:
             if had_arrow and value(entry, KeyValue.KEY) == _ARROW_SCHEMA
         ]
         return kept + fresh
+
+
+def _ordered(file: ParquetBytes, column: Column) -> bool:
+    """Whether a column's bounds are ordered by its type, as ours are, or its file does not tell."""
+    orders = items(file.footer, File.ORDERS)
+    return not orders or all(_TYPE_ORDER in orders[leaf] for leaf in column.leaves)
 
 
 def cannot_copy(file: ParquetBytes) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,37 +24,31 @@ class OldFile:
     path: str
     bytes: ParquetBytes
     parquet: pq.ParquetFile
+    found: pa.Schema  # as the file has it
     wanted: pa.Schema
+    names: Mapping[str, str]  # what the file calls the wanted columns it has
+    groups: Sequence[tuple[int, int]]  # where each row group's rows begin, and how many they are
 
     @staticmethod
     def open(path: str, source: pa.NativeFile, wanted: pa.Schema) -> OldFile:
         """Read and check the footer; raises what tells of damaged and encrypted files."""
-        found = open_parquet(
+        file = open_parquet(
             path, source.size(), lambda start, length: source.read_at(length, start)
         )
         with reading(path):
             parquet = pq.ParquetFile(source)
-        return OldFile(path, found, parquet, wanted)
+            found = parquet.schema_arrow
+        by_id = {field_id(f): f.name for f in found}
+        names = {f.name: by_id[field_id(f)] for f in wanted if field_id(f) in by_id}
+        rows = [group_rows(group) for group in file.groups]
+        starts = accumulate(rows, initial=0)
+        groups = tuple(zip(starts, rows, strict=False))
+        return OldFile(path, file, parquet, found, wanted, names, groups)
 
     @property
     def rows(self) -> int:
         """Rows of the file, deleted ones included."""
-        return int(self.parquet.metadata.num_rows)
-
-    @property
-    def names(self) -> Mapping[str, str]:
-        """What the file calls the wanted columns it has."""
-        by_id = {field_id(f): f.name for f in self.parquet.schema_arrow}
-        return {f.name: by_id[field_id(f)] for f in self.wanted if field_id(f) in by_id}
-
-    @property
-    def groups(self) -> list[tuple[int, int]]:
-        """Where each row group's rows begin, and how many they are."""
-        found, start = [], 0
-        for group in self.bytes.groups:
-            found.append((start, group_rows(group)))
-            start += group_rows(group)
-        return found
+        return sum(rows for _, rows in self.groups)
 
     def batches(self) -> Iterator[tuple[int, pa.Table]]:
         """The rows in the wanted schema, with the position each batch starts at."""
@@ -70,20 +65,19 @@ class OldFile:
     def _batches(
         self, wanted: pa.Schema, groups: Sequence[int], start: int
     ) -> Iterator[tuple[int, pa.Table]]:
-        names = self.names
-        chosen = [names[f.name] for f in wanted if f.name in names]
+        chosen = [self.names[f.name] for f in wanted if f.name in self.names]
         batches = self.parquet.iter_batches(_BATCH_ROWS, row_groups=list(groups), columns=chosen)
         while True:
             with reading(self.path):
                 batch = next(batches, None)
             if batch is None:
                 return
-            yield start, _as_wanted(pa.Table.from_batches([batch]), wanted, names)
+            yield start, _as_wanted(pa.Table.from_batches([batch]), wanted, self.names)
             start += batch.num_rows
 
     def cannot_carry(self) -> str | None:
         """Why the file's columns cannot be taken over as they are; None when they can."""
-        by_id = {field_id(f): f for f in self.parquet.schema_arrow}
+        by_id = {field_id(f): f for f in self.found}
         if None in by_id:
             return "the file has columns without field ids"
         if not any(field_id(wanted) in by_id for wanted in self.wanted):

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from parquet_files import READERS, Case, by_pyarrow, cases, open_file, operate, write
 
 from icefloe.parquet.check import problems
-from icefloe.parquet.compact import Kind, changed, items, value
+from icefloe.parquet.compact import Items, Kind, changed, items, value
 from icefloe.parquet.fields import Chunk, File, Group
 from icefloe.parquet.footer import (
     DamagedFileError,
@@ -242,6 +242,16 @@ def test_a_required_column_is_another_one_than_an_optional_one():
     file = source_of(pa.schema([pa.field("c", pa.int32(), nullable=False)]).empty_table())
     surgery = Surgery.plan(file, pa.schema([pa.field("c", pa.int32())]), {"c": "c"}, OPTIONS)
     assert surgery.columns[0].source is None
+
+
+def test_a_column_whose_bounds_are_ordered_otherwise_is_encoded_anew():
+    file = source_of(NUMBERS)
+    orders = list(items(file.footer, File.ORDERS))
+    orders[1] = {2: (Kind.STRUCT, {})}
+    footer = changed(file.footer, {File.ORDERS: (Kind.LIST, Items(Kind.STRUCT, orders))})
+    names = {name: name for name in NUMBERS.schema.names}
+    surgery = Surgery.plan(replace(file, footer=footer), NUMBERS.schema, names, OPTIONS)
+    assert [planned.source is None for planned in surgery.columns] == [False, True, False]
 
 
 def test_old_files_with_wrong_chunk_lengths_are_not_copied():
