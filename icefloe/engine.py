@@ -101,7 +101,9 @@ def _run_rows(statement: RowStatement, context: Context) -> DmlResult:
 def _plan(statement: RowStatement, context: Context, state: TableState) -> _Planned:
     bound = bind_statement(statement, state, context.spark, context.resolve)
     files = plan_files(state, bound.lowered)
-    plan = plan_statement(statement, state, files, has_subquery=bound.has_subquery)
+    plan = plan_statement(
+        statement, state, files, assigned=bound.assigned, has_subquery=bound.has_subquery
+    )
     return _Planned(state, bound, files, plan)
 
 

@@ -115,6 +115,7 @@ def row_result(plan: Plan, outcome: RowChangeOutcome) -> DmlResult:
         files_scanned=plan.files_scanned,
         files_skipped=plan.files_skipped,
         bytes_written=added_bytes(changes),
+        bytes_copied=outcome.bytes_copied,
         bytes_encoded=outcome.bytes_encoded,
         dpp_applied=plan.dpp_applied,
         dpp_partition_count=plan.dpp_partition_count,

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.logger import PySparkLogger
 
@@ -42,6 +43,9 @@ _WORKER_IO = re.compile(
 _PLACE = re.compile(r"\(line (\d+), pos (\d+)\)")
 _CARET = re.compile(r"-*\^+")
 _CONDITION = re.compile(r"^\[[\w.]+\] ")
+_DAMAGED = re.compile(r"^\S*DamagedFileError: (.*)$", re.MULTILINE)
+_ENCRYPTED = re.compile(r"^\S*EncryptedFileError: (.*)$", re.MULTILINE)
+_JAVA_CLASS = re.compile(r"^[\w.$]+: ")
 _FIRST_LINE = re.compile(r"^(.*?)(?:\n\n|\nJVM stacktrace|\n\tat |\n== SQL)", re.DOTALL)
 
 
@@ -59,6 +63,8 @@ def translated(available: Iterable[str] = ()) -> Iterator[None]:
         raise
     except PySparkException as error:
         raise _as_ours(error, tuple(available)) from error
+    except Py4JJavaError as error:  # what PySpark has no class for, such as a file Spark can't read
+        raise _from_java(str(error.java_exception)) from error
     finally:
         for logger, level in zip(loggers, before, strict=True):
             logger.setLevel(level)
@@ -74,6 +80,13 @@ def _as_ours(error: PySparkException, available: tuple[str, ...]) -> IcefloeErro
     if isinstance(error, AnalysisException):
         return StatementError(_short(text))
     return StatementError(f"Spark could not run the statement: {_short(text)}")
+
+
+def _from_java(text: str) -> IcefloeError:
+    shown = _short(_JAVA_CLASS.sub("", text))
+    if "FAILED_READ_FILE" in text or "CANNOT_READ_FILE" in text:
+        return StorageError(shown)
+    return StatementError(f"Spark could not run the statement: {shown}")
 
 
 def _marked(
@@ -163,6 +176,10 @@ def _storage(
             "A data file has no field ids and the table has no name mapping. Set the table "
             "property schema.name-mapping.default so that its columns can be found by name."
         )
+    if damaged := _DAMAGED.search(text):
+        return StorageError(f"{damaged[1]}. Nothing was changed. Restore the file from a backup.")
+    if encrypted := _ENCRYPTED.search(text):
+        return UnsupportedTableError(f"{encrypted[1]}, which icefloe cannot change.")
     if failed := _WORKER_IO.search(text):
         return StorageError(f"A task could not read or write a file: {failed[1]}")
     if "FAILED_READ_FILE" in condition or "CANNOT_READ_FILE" in condition:

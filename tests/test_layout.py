@@ -29,6 +29,7 @@ LAYERS = [
         "spark_errors",
         "session",
     ],
+    ["parquet"],
     ["tasks"],
     ["schemas", "predicates"],
     ["metadata"],
@@ -82,10 +83,11 @@ def test_imports_point_one_way():
 
 
 def test_tasks_import_nothing_that_workers_lack():
-    allowed = ("icefloe.tasks", "numpy", "pyarrow", "pyspark")
+    allowed = ("icefloe.tasks", "icefloe.parquet", "numpy", "pyarrow", "pyspark")
     strangers = [
         f"{module.name} imports {name}"
-        for module in (PACKAGE / "tasks").glob("*.py")
+        for folder in ("tasks", "parquet")
+        for module in (PACKAGE / folder).glob("*.py")
         for name in imports_of(module)
         if name.split(".")[0] in ("icefloe", "pyiceberg", "pyroaring", "sqlglot", "pandas")
         and not name.startswith(allowed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyiceberg.conversions import to_bytes
@@ -47,11 +47,23 @@ class MetricsMode:
     length: int | None  # strings and binaries are cut to this; None is full length
 
 
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Metrics that a new file has from the file it was made of, by field id.
+
+    Bounds stand in where the new file's footer has none.
+    """
+
+    nans: dict[int, int] = field(default_factory=dict)
+    lower: dict[int, bytes] = field(default_factory=dict)
+    upper: dict[int, bytes] = field(default_factory=dict)
+
+
 def leaves(schema: Schema) -> dict[str, Leaf]:
     """Leaf columns by their path in a Parquet file that PyArrow wrote."""
     found: dict[str, Leaf] = {}
-    for field in schema.fields:
-        _collect(field.name, field.field_id, field.field_type, found, repeated=False)
+    for column in schema.fields:
+        _collect(column.name, column.field_id, column.field_type, found, repeated=False)
     return found
 
 
@@ -63,8 +75,10 @@ def build_data_file(
     partition: Record,
     spec_id: int,
     sort_order_id: int | None,
+    carried: Carried | None = None,
 ) -> DataFile:
     """A manifest's view of a written file."""
+    carried = carried or Carried()
     metrics = {path: written["columns"][path] for path in written["columns"] if path in columns}
     modes = {path: _mode(metadata, path, columns[path]) for path in metrics}
     counted = {p: m for p, m in metrics.items() if modes[p].counts}
@@ -88,11 +102,11 @@ def build_data_file(
         },
         nan_value_counts={
             columns[p].field_id: n
-            for p, n in written["nans"].items()
+            for p, n in {**written["nans"], **_by_path(carried.nans, columns)}.items()
             if p in counted and not columns[p].repeated
         },
-        lower_bounds=_bounds(metrics, columns, modes, "lower"),
-        upper_bounds=_bounds(metrics, columns, modes, "upper"),
+        lower_bounds=_bounds(metrics, columns, modes, "lower", carried.lower),
+        upper_bounds=_bounds(metrics, columns, modes, "upper", carried.upper),
         key_metadata=None,
         split_offsets=written["split_offsets"],
         equality_ids=None,
@@ -106,9 +120,9 @@ def _collect(
     path: str, field_id: int, kind: IcebergType, found: dict[str, Leaf], *, repeated: bool
 ) -> None:
     if isinstance(kind, StructType):
-        for field in kind.fields:
+        for child in kind.fields:
             _collect(
-                f"{path}.{field.name}", field.field_id, field.field_type, found, repeated=repeated
+                f"{path}.{child.name}", child.field_id, child.field_type, found, repeated=repeated
             )
     elif isinstance(kind, ListType):
         _collect(f"{path}.list.element", kind.element_id, kind.element_type, found, repeated=True)
@@ -141,16 +155,23 @@ def _bounds(
     columns: Mapping[str, Leaf],
     modes: Mapping[str, MetricsMode],
     side: str,
+    carried: Mapping[int, bytes],
 ) -> dict[int, bytes]:
     found = {}
     for path, m in metrics.items():
         leaf = columns[path]
-        if not modes[path].bounds or leaf.repeated or not m["has_bounds"] or m[side] is None:
+        if not modes[path].bounds or leaf.repeated:
             continue
-        encoded = _encode(leaf.type, m[side], side, modes[path].length)
+        encoded = carried.get(leaf.field_id)
+        if m["has_bounds"] and m[side] is not None:
+            encoded = _encode(leaf.type, m[side], side, modes[path].length)
         if encoded is not None:
             found[leaf.field_id] = encoded
     return found
+
+
+def _by_path(found: Mapping[int, int], columns: Mapping[str, Leaf]) -> dict[str, int]:
+    return {path: found[leaf.field_id] for path, leaf in columns.items() if leaf.field_id in found}
 
 
 def _encode(kind: PrimitiveType, value: Any, side: str, length: int | None) -> bytes | None:

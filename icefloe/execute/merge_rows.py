@@ -171,7 +171,8 @@ class MergeRows:
             rows_updated=self._count(acted, self._updates),
             rows_deleted=self._count(acted, self._deletes),
             rows_copied=rewritten.rows_copied,
-            bytes_encoded=sum(file.file_size_in_bytes for file in anew),
+            bytes_copied=rewritten.bytes_copied,
+            bytes_encoded=sum(f.file_size_in_bytes for f in anew) - rewritten.bytes_copied,
         )
         clauses = range(len(self.labeller.bound.clauses))
         return MergeOutcome(rows, tuple(acted.count(number) for number in clauses))

@@ -6,6 +6,7 @@ over. The others go through Spark: read with deletes applied, changed, and writt
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,15 +19,19 @@ from pyspark.sql import functions as F
 from icefloe import columns
 from icefloe.bitmaps import as_array, as_bitmap
 from icefloe.errors import IcefloeError
+from icefloe.execute.carried import carried_metrics
 from icefloe.execute.data_files import build_data_file, leaves
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import file_layout, run_task, write_data
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.storage import locate, spark_uri
 from icefloe.plan.files import Candidate
+from icefloe.plan.in_place import why_through_spark
 from icefloe.quoting import quoted
 from icefloe.tasks.positions import pack, unpack
 from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_files
+
+log = logging.getLogger("icefloe")
 
 _MAX_REWRITE_TASKS = 1000
 
@@ -40,6 +45,12 @@ class Rewritten:
     rows_updated: int = 0
     rows_deleted: int = 0
     rows_copied: int = 0
+    bytes_copied: int = 0
+
+    @property
+    def bytes_encoded(self) -> int:
+        """Bytes of the new files that were not copied."""
+        return sum(file.file_size_in_bytes for file in self.files) - self.bytes_copied
 
     def __add__(self, other: Rewritten) -> Rewritten:
         return Rewritten(
@@ -48,6 +59,7 @@ class Rewritten:
             self.rows_updated + other.rows_updated,
             self.rows_deleted + other.rows_deleted,
             self.rows_copied + other.rows_copied,
+            self.bytes_copied + other.bytes_copied,
         )
 
 
@@ -61,18 +73,7 @@ class Rewriter:
 
     def can_stay(self, candidate: Candidate) -> bool:
         """Whether a file's rows can be rewritten in place, without passing through Spark."""
-        state = self.scan.state
-        spec = state.metadata.spec()
-        sources = {state.schema.find_column_name(field.source_id) for field in spec.fields}
-        moves_rows = any(
-            source is None or source.split(".")[0] in self.assigned for source in sources
-        )
-        return not (
-            moves_rows
-            or candidate.live.spec_id != spec.spec_id
-            or candidate.equality_deletes
-            or candidate.lacks_identity_columns
-        )
+        return why_through_spark(self.scan.state, candidate, self.assigned) is None
 
     def in_tasks(
         self, changed: DataFrame, files: Sequence[Candidate], gone: str | None = None
@@ -108,6 +109,9 @@ class Rewriter:
         declined: dict[str, BitMap64] = {}
         for result in results:
             candidate = by_uri[result["uri"]]
+            reason = result.get("declined") or result["whole"]
+            if reason:
+                log.info("%s is written anew as a whole: %s", candidate.path, reason)
             if "declined" in result:
                 declined[candidate.path] = as_bitmap(unpack(result["positions"]))
             else:
@@ -168,6 +172,7 @@ class Rewriter:
                 partition=candidate.live.file.partition,
                 spec_id=candidate.live.spec_id,
                 sort_order_id=self._order_kept(candidate),
+                carried=carried_metrics(written, candidate.live.file, state.schema, self.assigned),
             )
             for written in result["files"]
         )
@@ -180,6 +185,7 @@ class Rewriter:
             result["updated"],
             result["deleted"],
             result["copied"],
+            sum(written.get("bytes_copied", 0) for written in result["files"]),
         )
 
     def _order_kept(self, candidate: Candidate) -> int | None:

@@ -46,6 +46,7 @@ class RowChangeOutcome:
     rows_updated: int = 0
     rows_deleted: int = 0
     rows_copied: int = 0
+    bytes_copied: int = 0
     bytes_encoded: int = 0
 
 
@@ -174,7 +175,8 @@ def _outcome(
         rows_updated=rewritten.rows_updated + (changed if is_update else 0),
         rows_deleted=rewritten.rows_deleted + (0 if is_update else changed),
         rows_copied=rewritten.rows_copied,
-        bytes_encoded=sum(file.file_size_in_bytes for file in rewritten.files),
+        bytes_copied=rewritten.bytes_copied,
+        bytes_encoded=rewritten.bytes_encoded,
     )
 
 

@@ -107,6 +107,7 @@ def plan_merge(
         files.plan,
         where=shown,
         assignments=(),
+        assigned=bound.updated_columns,
         reasons=(
             str(join),
             *files.reasons,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.state import TableState
 from icefloe.plan.files import Candidate, FilePlan, SkippedFile
+from icefloe.plan.in_place import why_through_spark
 from icefloe.settings import Isolation, UpdateKind, UpdateMode
 from icefloe.statements import Options, RowStatement
 
@@ -73,7 +74,12 @@ class Plan:
 
 
 def plan_statement(
-    statement: RowStatement, state: TableState, files: FilePlan, *, has_subquery: bool
+    statement: RowStatement,
+    state: TableState,
+    files: FilePlan,
+    *,
+    assigned: Container[str],
+    has_subquery: bool,
 ) -> Plan:
     """Decide what an UPDATE or DELETE does to each file."""
     subquery = "a subquery reads other rows: any row added meanwhile is a conflict"
@@ -84,6 +90,7 @@ def plan_statement(
         files,
         where="(every row)" if statement.where is None else str(statement.where),
         assignments=tuple(f"{name} = {value}" for name, value in statement.assignments),
+        assigned=assigned,
         reasons=(subquery,) if has_subquery else (),
     )
 
@@ -96,6 +103,7 @@ def plan_rows(
     *,
     where: str,
     assignments: tuple[str, ...],
+    assigned: Container[str],
     reasons: tuple[str, ...],
     **facts: Any,
 ) -> Plan:
@@ -103,7 +111,7 @@ def plan_rows(
     mode = options.mode or state.settings.mode(kind)
     isolation = options.isolation or state.settings.isolation(kind)
     _refuse_version_1(state, kind, mode)
-    planned = tuple(_planned(c, kind, mode) for c in files.candidates)
+    planned = tuple(_planned(state, c, kind, mode, assigned) for c in files.candidates)
     source = "option" if options.mode else _mode_source(state, kind)
     return Plan(
         operation=kind.value,
@@ -125,9 +133,27 @@ def plan_rows(
     )
 
 
-def _planned(candidate: Candidate, kind: UpdateKind, mode: UpdateMode) -> PlannedFile:
+def _planned(
+    state: TableState,
+    candidate: Candidate,
+    kind: UpdateKind,
+    mode: UpdateMode,
+    assigned: Container[str],
+) -> PlannedFile:
     action, reason = _action(candidate, kind, mode)
+    if action is FileAction.REWRITE:
+        reason += f"; {_how(state, candidate, assigned)}"
     return PlannedFile(candidate.path, candidate.live.rows, candidate.live.size, action, reason)
+
+
+def _how(state: TableState, candidate: Candidate, assigned: Container[str]) -> str:
+    """How a file is rewritten, as far as it is known before the file is read."""
+    why = why_through_spark(state, candidate, assigned)
+    if why:
+        return f"every row passes through Spark: {why}"
+    if assigned:
+        return "chunks without new values are copied as bytes"
+    return "row groups that lose no row are copied as bytes"
 
 
 def _action(candidate: Candidate, kind: UpdateKind, mode: UpdateMode) -> tuple[FileAction, str]:

@@ -42,7 +42,7 @@ def plan_removal(
 ) -> Plan:
     """What happens to the files, as in a DELETE."""
     statement = RowStatement(UpdateKind.DELETE, None, (), options)
-    plan = plan_statement(statement, state, files, has_subquery=False)
+    plan = plan_statement(statement, state, files, assigned=(), has_subquery=False)
     return replace(plan, operation=operation, where=where)
 
 

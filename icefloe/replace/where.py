@@ -137,7 +137,7 @@ def _plan_rows(statement: ReplaceStatement, context: Context, state: TableState)
     has_subquery = any(b.has_subquery for b in bound)
     lowered = any_of([b.lowered for b in bound])
     files = plan_files(state, lowered)
-    plan = plan_statement(deletes[0], state, files, has_subquery=has_subquery)
+    plan = plan_statement(deletes[0], state, files, assigned=(), has_subquery=has_subquery)
     conditions = tuple(b.condition for b in bound if b.condition is not None)
     return _RowPlan(conditions, lowered, has_subquery, files, as_replace(plan, statement))
 
@@ -172,6 +172,7 @@ def _replace_rows(statement: ReplaceStatement, context: Context, state: TableSta
             rows_deleted=outcome.rows_deleted,
             rows_copied=outcome.rows_copied,
             files_scanned=planned.plan.files_scanned,
+            bytes_copied=outcome.bytes_copied,
             bytes_encoded=outcome.bytes_encoded,
         )
         guard = _guard(statement, state, planned.lowered, reads_other_rows=planned.reads_other_rows)

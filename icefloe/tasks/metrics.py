@@ -5,6 +5,7 @@ Bounds are left in Parquet's physical form: the driver knows the Iceberg types a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,10 +87,17 @@ def _merge(metrics: ColumnMetrics, column: pq.ColumnChunkMetaData) -> None:
     if statistics is not None and statistics.has_min_max:
         lower = _physical(statistics, statistics.min_raw)
         upper = _physical(statistics, statistics.max_raw)
+        if _is_nan(lower) or _is_nan(upper):  # of a writer that takes NaN for a bound
+            metrics.has_bounds = False
+            return
         metrics.lower = lower if metrics.lower is None else min(metrics.lower, lower)
         metrics.upper = upper if metrics.upper is None else max(metrics.upper, upper)
     elif not all_null:
         metrics.has_bounds = False
+
+
+def _is_nan(bound: Any) -> bool:
+    return isinstance(bound, float) and math.isnan(bound)
 
 
 def _physical(statistics: pq.Statistics, value: Any) -> Any:

@@ -67,7 +67,7 @@ class DataFileWriter:
 
     def write(self, table: pa.Table) -> None:
         """Take rows of the layout's schema."""
-        self._refuse_nulls(table)
+        refuse_nulls(table, self.layout.schema)
         for piece in self._pieces(table):
             self._pending.append(piece)
             self._pending_bytes += piece.nbytes
@@ -122,7 +122,7 @@ class DataFileWriter:
 
     def _open(self) -> None:
         folder = partition_path(self.layout.partition_fields, self.partition)
-        name = f"{folder}{self.layout.statement_id}-{uuid.uuid4().hex[:12]}.parquet"
+        name = f"{folder}{new_name(self.layout)}"
         self._path = f"{self.layout.location}/{name}"
         path = f"{self.layout.folder}/{name}"
         if not isinstance(self.layout.filesystem, pafs.S3FileSystem):
@@ -160,10 +160,17 @@ class DataFileWriter:
             }
         )
 
-    def _refuse_nulls(self, table: pa.Table) -> None:
-        for column, wanted in zip(table.columns, self.layout.schema, strict=True):
-            for chunk in column.chunks:
-                _refuse_nulls(wanted.name, wanted, chunk)
+
+def new_name(layout: FileLayout) -> str:
+    """A name that no other file has; the statement's id is in it, so that it can be found."""
+    return f"{layout.statement_id}-{uuid.uuid4().hex[:12]}.parquet"
+
+
+def refuse_nulls(table: pa.Table, schema: pa.Schema) -> None:
+    """Raise when a required column of the schema has a NULL."""
+    for column, wanted in zip(table.columns, schema, strict=True):
+        for chunk in column.chunks:
+            _refuse_nulls(wanted.name, wanted, chunk)
 
 
 def _refuse_nulls(path: str, wanted: pa.Field, array: pa.Array) -> None:

@@ -1,0 +1,258 @@
+"""Thrift's compact protocol, without an IDL: the encoding of Parquet's footers.
+
+The protocol tells every field's type, so a structure is read as a tree of numbered fields and
+written back byte for byte, fields that newer versions of the format add included.
+"""
+
+from __future__ import annotations
+
+import struct as packing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+
+class Kind(IntEnum):
+    """The types of the protocol, as it numbers them."""
+
+    TRUE = 1
+    FALSE = 2
+    BYTE = 3
+    I16 = 4
+    I32 = 5
+    I64 = 6
+    DOUBLE = 7
+    BINARY = 8
+    LIST = 9
+    SET = 10
+    MAP = 11
+    STRUCT = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """The elements of a list or a set, all of one kind."""
+
+    kind: Kind
+    values: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """The entries of a map."""
+
+    key_kind: Kind
+    value_kind: Kind
+    values: Sequence[tuple[Any, Any]]
+
+
+Struct = Mapping[int, tuple[Kind, Any]]  # field id -> type and value
+
+_STOP = 0
+_DOUBLE = "<d"
+_MAX_DEPTH = 64
+_KINDS = {kind.value: kind for kind in Kind}
+
+
+class MalformedError(ValueError):
+    """The bytes are not a structure of the compact protocol."""
+
+
+def read_struct(data: bytes | memoryview, start: int = 0) -> tuple[Struct, int]:
+    """The structure that begins at `start`, and where it ends."""
+    reader = _Reader(memoryview(data).cast("B"), start)
+    try:
+        return reader.struct(0), reader.at
+    except (IndexError, packing.error) as cut:
+        raise MalformedError("the structure is cut short") from cut
+
+
+def write_struct(struct: Struct) -> bytes:
+    """The structure's bytes, fields in the order of their numbers."""
+    out = bytearray()
+    _write_struct(out, struct)
+    return bytes(out)
+
+
+def value(struct: Struct, field: int, default: Any = None) -> Any:
+    """A field's value; `default` when it is absent."""
+    found = struct.get(field)
+    return default if found is None else found[1]
+
+
+def items(struct: Struct, field: int) -> Sequence[Any]:
+    """The elements of a list field; none when it is absent."""
+    found = struct.get(field)
+    return found[1].values if found else ()
+
+
+def changed(struct: Struct, fields: Mapping[int, tuple[Kind, Any] | None]) -> Struct:
+    """The structure with some fields set anew, and those given as None left out."""
+    merged = {**struct, **fields}
+    return {number: field for number, field in merged.items() if field is not None}
+
+
+class _Reader:
+    def __init__(self, data: memoryview, start: int) -> None:
+        self._data = data
+        self.at = start
+
+    def struct(self, depth: int) -> Struct:
+        if depth > _MAX_DEPTH:
+            raise MalformedError("structures are nested too deeply")
+        fields: dict[int, tuple[Kind, Any]] = {}
+        number = 0
+        while (head := self._byte()) != _STOP:
+            delta = head >> 4
+            number = number + delta if delta else self._signed()
+            kind = self._kind(head & 0x0F)
+            if kind in (Kind.TRUE, Kind.FALSE):
+                fields[number] = (Kind.TRUE, kind == Kind.TRUE)
+            else:
+                fields[number] = (kind, self._value(kind, depth))
+        return fields
+
+    def _value(self, kind: Kind, depth: int) -> Any:
+        match kind:
+            case Kind.I64 | Kind.I32 | Kind.I16:
+                return self._signed()
+            case Kind.BINARY:
+                return self._take(self._unsigned())
+            case Kind.STRUCT:
+                return self.struct(depth + 1)
+            case Kind.LIST | Kind.SET:
+                return self._items(depth)
+            case Kind.TRUE | Kind.FALSE:
+                return self._byte() == Kind.TRUE  # as an element; fields have it in their head
+            case Kind.BYTE:
+                return int.from_bytes(self._take(1), signed=True)
+            case Kind.DOUBLE:
+                return packing.unpack(_DOUBLE, self._take(8))[0]
+            case Kind.MAP:
+                return self._pairs(depth)
+
+    def _items(self, depth: int) -> Items:
+        head = self._byte()
+        count = head >> 4
+        if count == 0x0F:
+            count = self._unsigned()
+        self._check_count(count)
+        kind = self._kind(head & 0x0F)
+        return Items(kind, [self._value(kind, depth + 1) for _ in range(count)])
+
+    def _pairs(self, depth: int) -> Pairs:
+        count = self._unsigned()
+        if not count:
+            return Pairs(Kind.BYTE, Kind.BYTE, [])
+        self._check_count(count)
+        kinds = self._byte()
+        key, item = self._kind(kinds >> 4), self._kind(kinds & 0x0F)
+        read = [(self._value(key, depth + 1), self._value(item, depth + 1)) for _ in range(count)]
+        return Pairs(key, item, read)
+
+    def _check_count(self, count: int) -> None:
+        if count > len(self._data) - self.at:
+            raise MalformedError("a list has more elements than there are bytes")
+
+    def _kind(self, number: int) -> Kind:
+        try:
+            return _KINDS[number]
+        except KeyError:
+            raise MalformedError(f"there is no type {number}") from None
+
+    def _byte(self) -> int:
+        byte = self._data[self.at]
+        self.at += 1
+        return byte
+
+    def _take(self, length: int) -> bytes:
+        end = self.at + length
+        if end > len(self._data):
+            raise MalformedError("a value reaches beyond the end")
+        taken = bytes(self._data[self.at : end])
+        self.at = end
+        return taken
+
+    def _unsigned(self) -> int:
+        number = shift = 0
+        while True:
+            byte = self._byte()
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number
+            shift += 7
+            if shift > 63:
+                raise MalformedError("a number has more than 64 bits")
+
+    def _signed(self) -> int:
+        number = self._unsigned()
+        return (number >> 1) ^ -(number & 1)
+
+
+def _write_struct(out: bytearray, struct: Struct) -> None:
+    last = 0
+    for number in sorted(struct):
+        kind, content = struct[number]
+        shown = (Kind.TRUE if content else Kind.FALSE) if kind == Kind.TRUE else kind
+        if 0 < number - last <= 0x0F:
+            out.append((number - last) << 4 | shown)
+        else:
+            out.append(shown)
+            _write_signed(out, number)
+        if kind != Kind.TRUE:
+            _write_value(out, kind, content)
+        last = number
+    out.append(_STOP)
+
+
+def _write_value(out: bytearray, kind: Kind, content: Any) -> None:
+    match kind:
+        case Kind.I64 | Kind.I32 | Kind.I16:
+            _write_signed(out, content)
+        case Kind.BINARY:
+            _write_unsigned(out, len(content))
+            out += content
+        case Kind.STRUCT:
+            _write_struct(out, content)
+        case Kind.LIST | Kind.SET:
+            _write_items(out, content)
+        case Kind.TRUE | Kind.FALSE:
+            out.append(Kind.TRUE if content else Kind.FALSE)
+        case Kind.BYTE:
+            out += content.to_bytes(1, signed=True)
+        case Kind.DOUBLE:
+            out += packing.pack(_DOUBLE, content)
+        case Kind.MAP:
+            _write_pairs(out, content)
+
+
+def _write_items(out: bytearray, listed: Items) -> None:
+    count = len(listed.values)
+    if count < 0x0F:
+        out.append(count << 4 | listed.kind)
+    else:
+        out.append(0xF0 | listed.kind)
+        _write_unsigned(out, count)
+    for element in listed.values:
+        _write_value(out, listed.kind, element)
+
+
+def _write_pairs(out: bytearray, pairs: Pairs) -> None:
+    _write_unsigned(out, len(pairs.values))
+    if pairs.values:
+        out.append(pairs.key_kind << 4 | pairs.value_kind)
+    for key, content in pairs.values:
+        _write_value(out, pairs.key_kind, key)
+        _write_value(out, pairs.value_kind, content)
+
+
+def _write_signed(out: bytearray, number: int) -> None:
+    _write_unsigned(out, (number << 1) ^ (number >> 63))
+
+
+def _write_unsigned(out: bytearray, number: int) -> None:
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)

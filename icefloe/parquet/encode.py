@@ -1,0 +1,98 @@
+"""Encode rows with PyArrow the way chunks of a file are encoded, as a Parquet file in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from icefloe.parquet.compact import Struct, items, value
+from icefloe.parquet.fields import Chunk, Group, Meta, PageEncoding
+from icefloe.parquet.footer import ParquetBytes, open_buffer
+from icefloe.parquet.shape import Column
+
+ENCODED = "(encoded)"  # the path of every file in memory
+
+_CODECS = {0: "NONE", 1: "SNAPPY", 2: "GZIP", 4: "BROTLI", 6: "ZSTD", 7: "LZ4"}
+_DICTIONARY_ENCODINGS = {2, 8}
+_ENCODINGS = {
+    5: "DELTA_BINARY_PACKED",
+    6: "DELTA_LENGTH_BYTE_ARRAY",
+    7: "DELTA_BYTE_ARRAY",
+    9: "BYTE_STREAM_SPLIT",
+}
+_DATA_PAGE_V2 = 3
+
+Options = Mapping[str, object]
+
+
+def encode(rows: pa.Table, options: Options) -> ParquetBytes:
+    """Rows as a file of one row group."""
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, rows.schema, **options) as writer:
+        if rows.num_rows:
+            writer.write_table(rows, row_group_size=rows.num_rows)
+    return open_buffer(ENCODED, sink.getvalue())
+
+
+def options_like(
+    file: ParquetBytes, columns: Sequence[tuple[Column, Column | None]], options: Options
+) -> dict[str, object]:
+    """Options that encode columns as the file's chunks are.
+
+    `columns` are the columns to write, each with the file's column it is to be like; those without
+    one are encoded as `options` say.
+    """
+    groups = file.groups
+    chunks = items(groups[0], Group.COLUMNS) if groups else []
+    codecs: dict[str, object] = {}
+    levels: dict[str, object] = {}
+    dictionary: list[str] = []
+    encodings: dict[str, str] = {}
+    version, indexed = "1.0", False
+    wanted = str(options.get("compression", "snappy")).upper()
+    for column, like in columns:
+        for number, path in enumerate(column.paths):
+            dotted = b".".join(path).decode()
+            chunk = chunks[like.first_leaf + number] if like and chunks else None
+            meta = value(chunk, Chunk.META) if chunk else {}
+            codecs[dotted] = _CODECS.get(value(meta, Meta.CODEC, -1), wanted)
+            if codecs[dotted] == wanted and "compression_level" in options:
+                levels[dotted] = options["compression_level"]
+            encoding = _own_encoding(meta)
+            if encoding is None:
+                dictionary.append(dotted)
+            elif encoding:
+                encodings[dotted] = encoding
+            version = "2.0" if _has_new_pages(meta) else version
+            indexed = indexed or (chunk is not None and Chunk.OFFSET_INDEX in chunk)
+    like_file: dict[str, object] = {
+        **options,
+        "compression": codecs,
+        "use_dictionary": dictionary or False,
+        "data_page_version": version,
+        "write_page_index": indexed,
+    }
+    like_file.pop("compression_level", None)
+    if levels:
+        like_file["compression_level"] = levels
+    if encodings:
+        like_file["column_encoding"] = encodings
+    return like_file
+
+
+def _own_encoding(meta: Struct) -> str | None:
+    """How a chunk without a dictionary is encoded ("" is plain); None when it may have one."""
+    if not meta:
+        return None
+    encodings = set(value(meta, Meta.ENCODINGS).values)
+    if encodings & _DICTIONARY_ENCODINGS or Meta.DICTIONARY_PAGE in meta:
+        return None
+    return next((_ENCODINGS[number] for number in sorted(encodings & set(_ENCODINGS))), "")
+
+
+def _has_new_pages(meta: Struct) -> bool:
+    return any(
+        value(told, PageEncoding.PAGE) == _DATA_PAGE_V2 for told in items(meta, Meta.ENCODING_STATS)
+    )

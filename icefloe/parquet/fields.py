@@ -1,0 +1,116 @@
+"""The numbers of the fields of Parquet's footer, as its specification gives them."""
+
+from __future__ import annotations
+
+
+class File:
+    """FileMetaData."""
+
+    SCHEMA = 2
+    ROWS = 3
+    GROUPS = 4
+    KEY_VALUES = 5
+    CREATED_BY = 6
+    ORDERS = 7
+    ENCRYPTION = 8
+
+
+class KeyValue:
+    """One entry of the key-value metadata."""
+
+    KEY = 1
+    VALUE = 2
+
+
+class Element:
+    """SchemaElement: a column, or a group of columns."""
+
+    TYPE = 1
+    LENGTH = 2
+    REPETITION = 3
+    NAME = 4
+    CHILDREN = 5
+    CONVERTED = 6
+    SCALE = 7
+    PRECISION = 8
+    FIELD_ID = 9
+    LOGICAL = 10
+
+
+class Group:
+    """RowGroup."""
+
+    COLUMNS = 1
+    BYTES = 2
+    ROWS = 3
+    SORTING = 4
+    OFFSET = 5
+    COMPRESSED = 6
+    ORDINAL = 7
+
+
+class Sorting:
+    """SortingColumn."""
+
+    LEAF = 1
+
+
+class Chunk:
+    """ColumnChunk."""
+
+    FILE_PATH = 1
+    FILE_OFFSET = 2
+    META = 3
+    OFFSET_INDEX = 4
+    OFFSET_INDEX_LENGTH = 5
+    COLUMN_INDEX = 6
+    COLUMN_INDEX_LENGTH = 7
+    CRYPTO = 8
+    ENCRYPTED = 9
+
+
+class Meta:
+    """ColumnMetaData."""
+
+    TYPE = 1
+    ENCODINGS = 2
+    PATH = 3
+    CODEC = 4
+    VALUES = 5
+    UNCOMPRESSED = 6
+    COMPRESSED = 7
+    DATA_PAGE = 9
+    INDEX_PAGE = 10
+    DICTIONARY_PAGE = 11
+    ENCODING_STATS = 13
+    BLOOM = 14
+    BLOOM_LENGTH = 15
+
+
+class PageEncoding:
+    """PageEncodingStats."""
+
+    PAGE = 1
+
+
+class OffsetIndex:
+    """OffsetIndex: where the pages of a chunk are."""
+
+    LOCATIONS = 1
+
+
+class Location:
+    """PageLocation."""
+
+    OFFSET = 1
+
+
+class Page:
+    """PageHeader."""
+
+    TYPE = 1
+    UNCOMPRESSED = 2
+    COMPRESSED = 3
+    DATA = 5
+    DATA_V2 = 8
+    VALUES = 1  # in both kinds of data page

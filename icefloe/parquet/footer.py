@@ -1,0 +1,159 @@
+"""A Parquet file as its footer and byte ranges, checked before anything is taken from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from icefloe.parquet.compact import Struct, items, read_struct, value, write_struct
+from icefloe.parquet.fields import Chunk, File, Group, Meta
+from icefloe.parquet.shape import columns_of
+
+MAGIC = b"PAR1"
+_ENCRYPTED_MAGIC = b"PARE"
+_TAIL = 8  # the footer's length and the magic after it
+_FIRST_READ = 65_536
+_REQUIRED = (Meta.CODEC, Meta.VALUES, Meta.UNCOMPRESSED, Meta.COMPRESSED, Meta.DATA_PAGE)
+
+Read = Callable[[int, int], bytes]  # offset and length -> bytes
+
+
+class DamagedFileError(ValueError):
+    """A file that is cut short or holds what no Parquet file can; the message has its path."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} is damaged: {reason}")
+
+
+class EncryptedFileError(ValueError):
+    """A file whose bytes cannot be read without keys."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} is an encrypted Parquet file")
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetBytes:
+    """A Parquet file: its footer, and a way to read ranges of its bytes."""
+
+    path: str
+    size: int
+    read: Read
+    footer: Struct
+    footer_at: int
+
+    @property
+    def groups(self) -> Sequence[Struct]:
+        """The row groups."""
+        return items(self.footer, File.GROUPS)
+
+    def take(self, start: int, length: int) -> bytes:
+        """A range of bytes, all of it."""
+        return _exactly(self.path, self.read, start, length)
+
+
+def open_parquet(path: str, size: int, read: Read) -> ParquetBytes:
+    """Read and check a file's footer; raises DamagedFileError or EncryptedFileError."""
+    least = len(MAGIC) + _TAIL
+    if size < least:
+        raise DamagedFileError(path, f"{size} bytes are too few for a Parquet file")
+    tail = _exactly(path, read, max(0, size - _FIRST_READ), min(size, _FIRST_READ))
+    if tail[-4:] == _ENCRYPTED_MAGIC:
+        raise EncryptedFileError(path)
+    if tail[-4:] != MAGIC:
+        raise DamagedFileError(path, f"it ends with {bytes(tail[-4:])!r} where {MAGIC!r} has to be")
+    length = int.from_bytes(tail[-_TAIL:-4], "little")
+    if length > size - least:
+        raise DamagedFileError(path, f"a footer of {length} bytes does not fit in {size} bytes")
+    begin = size - _TAIL - length
+    if length + _TAIL <= len(tail):
+        encoded = tail[-_TAIL - length : -_TAIL]
+    else:
+        encoded = _exactly(path, read, begin, length)
+    try:
+        footer, _ = read_struct(encoded)
+        file = ParquetBytes(path, size, read, footer, begin)
+        _check(file)
+    except (DamagedFileError, EncryptedFileError):
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as wrong:
+        raise DamagedFileError(path, f"its footer cannot be read: {wrong}") from wrong
+    return file
+
+
+def open_buffer(path: str, buffer: pa.Buffer) -> ParquetBytes:
+    """A Parquet file in memory."""
+    view = memoryview(buffer).cast("B")
+    return open_parquet(path, len(view), lambda start, length: bytes(view[start : start + length]))
+
+
+def footer_bytes(footer: Struct) -> bytes:
+    """The end of a file: the footer, its length and the magic."""
+    encoded = write_struct(footer)
+    return encoded + len(encoded).to_bytes(4, "little") + MAGIC
+
+
+def chunk_range(chunk: Struct) -> tuple[int, int]:
+    """Where a column chunk begins, and its length."""
+    meta = value(chunk, Chunk.META)
+    start = value(meta, Meta.DATA_PAGE)
+    dictionary = value(meta, Meta.DICTIONARY_PAGE, 0)
+    return (min(start, dictionary) if dictionary > 0 else start), value(meta, Meta.COMPRESSED)
+
+
+def group_rows(group: Struct) -> int:
+    """The rows of a row group."""
+    return int(value(group, Group.ROWS))
+
+
+def _exactly(path: str, read: Read, start: int, length: int) -> bytes:
+    taken = read(start, length)
+    if len(taken) != length:
+        raise DamagedFileError(path, f"it ends within the bytes {start} to {start + length}")
+    return taken
+
+
+def _check(file: ParquetBytes) -> None:
+    """What everything here relies on: chunks for every column, in this file, before the footer."""
+    footer = file.footer
+    if File.ENCRYPTION in footer:
+        raise EncryptedFileError(file.path)
+    leaves = sum(len(column.paths) for column in columns_of(footer))
+    orders = len(items(footer, File.ORDERS))
+    if orders not in (0, leaves):
+        raise DamagedFileError(file.path, f"it has {orders} column orders for {leaves} columns")
+    rows = 0
+    for number, group in enumerate(file.groups):
+        chunks = items(group, Group.COLUMNS)
+        if len(chunks) != leaves:
+            raise DamagedFileError(
+                file.path, f"row group {number} has {len(chunks)} chunks for {leaves} columns"
+            )
+        for leaf, chunk in enumerate(chunks if group_rows(group) else ()):
+            _check_chunk(file, chunk, f"column {leaf} of row group {number}")
+        rows += group_rows(group)
+    if rows != value(footer, File.ROWS):
+        raise DamagedFileError(
+            file.path,
+            f"its row groups have {rows} rows, its footer says {value(footer, File.ROWS)}",
+        )
+
+
+def _check_chunk(file: ParquetBytes, chunk: Struct, where: str) -> None:
+    if Chunk.CRYPTO in chunk or Chunk.ENCRYPTED in chunk:
+        raise EncryptedFileError(file.path)
+    if value(chunk, Chunk.FILE_PATH):
+        raise DamagedFileError(file.path, f"{where} lies in another file")
+    meta = value(chunk, Chunk.META)
+    missing = [field for field in _REQUIRED if not isinstance(value(meta, field), int)]
+    if missing:
+        raise DamagedFileError(file.path, f"{where} lacks the fields {missing} of its metadata")
+    start, length = chunk_range(chunk)
+    if start < len(MAGIC) or length < 0 or start + length > file.footer_at:
+        raise DamagedFileError(
+            file.path,
+            f"{where} lies at the bytes {start} to {start + length}, outside the data "
+            f"(bytes {len(MAGIC)} to {file.footer_at})",
+        )

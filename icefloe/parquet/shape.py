@@ -1,0 +1,144 @@
+"""A footer's schema as columns: what has to agree for a chunk to be put in another's place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
+from icefloe.parquet.fields import Element, File
+
+_INT32, _INT64, _FIXED = 1, 2, 7
+_MILLIS, _MICROS = ((1, ()),), ((2, ()),)
+_DECIMAL, _INTEGER = 5, 10
+# What the older annotations mean in terms of the newer ones.
+_CONVERTED: dict[int, tuple[Any, ...]] = {
+    0: (1, ()),
+    1: (2, ()),
+    2: (2, ()),
+    3: (3, ()),
+    4: (4, ()),
+    6: (6, ()),
+    7: (7, ((1, True), (2, _MILLIS))),
+    8: (7, ((1, True), (2, _MICROS))),
+    9: (8, ((1, True), (2, _MILLIS))),
+    10: (8, ((1, True), (2, _MICROS))),
+    **{11 + n: (_INTEGER, ((1, 8 << n), (2, False))) for n in range(4)},
+    **{15 + n: (_INTEGER, ((1, 8 << n), (2, True))) for n in range(4)},
+    19: (12, ()),
+    20: (13, ()),
+    21: ("interval",),
+}
+_PLAIN_INTEGERS = {
+    (_INT32, (_INTEGER, ((1, 32), (2, True)))),
+    (_INT64, (_INTEGER, ((1, 64), (2, True)))),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A top-level column: its part of the schema, and which leaf columns it has."""
+
+    name: str
+    elements: tuple[Struct, ...]
+    first_leaf: int
+    paths: tuple[tuple[bytes, ...], ...]  # of its leaves
+
+    @property
+    def leaves(self) -> range:
+        """The numbers of its leaf columns in a row group."""
+        return range(self.first_leaf, self.first_leaf + len(self.paths))
+
+    @property
+    def field_id(self) -> int | None:
+        """The field id of the column."""
+        found: int | None = value(self.elements[0], Element.FIELD_ID)
+        return found
+
+    def named(self, name: str) -> Column:
+        """The same column under another name."""
+        top = name.encode()
+        first = changed(self.elements[0], {Element.NAME: (Kind.BINARY, top)})
+        paths = tuple((top, *path[1:]) for path in self.paths)
+        return Column(name, (first, *self.elements[1:]), self.first_leaf, paths)
+
+
+def columns_of(footer: Struct) -> list[Column]:
+    """The top-level columns, in their order."""
+    elements = items(footer, File.SCHEMA)
+    found: list[Column] = []
+    at, leaf = 1, 0
+    while at < len(elements):
+        end, paths = _walk(elements, at, ())
+        name = value(elements[at], Element.NAME).decode()
+        found.append(Column(name, tuple(elements[at:end]), leaf, tuple(paths)))
+        at, leaf = end, leaf + len(paths)
+    return found
+
+
+def schema_of(root: Struct, columns: Sequence[Column]) -> Items:
+    """The schema of a file with these columns."""
+    top = changed(root, {Element.CHILDREN: (Kind.I32, len(columns))})
+    return Items(Kind.STRUCT, [top, *(element for c in columns for element in c.elements)])
+
+
+def same_shape(one: Column, other: Column) -> bool:
+    """Whether chunks of one column can stand where chunks of the other are.
+
+    The columns' own names and field ids may differ, nothing else: neither the physical types, nor
+    what may be NULL or repeated at any level, nor what the values mean.
+    """
+    return len(one.elements) == len(other.elements) and all(
+        _shape(a) == _shape(b) and (at == 0 or a[Element.NAME] == b[Element.NAME])
+        for at, (a, b) in enumerate(zip(one.elements, other.elements, strict=True))
+    )
+
+
+def _walk(
+    elements: Sequence[Struct], at: int, above: tuple[bytes, ...]
+) -> tuple[int, list[tuple[bytes, ...]]]:
+    """Where the subtree at `at` ends, and the paths of its leaves."""
+    element = elements[at]
+    path = (*above, value(element, Element.NAME))
+    children = value(element, Element.CHILDREN, 0)
+    if not children:
+        return at + 1, [path]
+    paths: list[tuple[bytes, ...]] = []
+    at += 1
+    for _ in range(children):
+        at, below = _walk(elements, at, path)
+        paths += below
+    return at, paths
+
+
+def _shape(element: Struct) -> tuple[Any, ...]:
+    physical = value(element, Element.TYPE)
+    length = value(element, Element.LENGTH) if physical == _FIXED else None
+    repetition = value(element, Element.REPETITION, 0)
+    children = value(element, Element.CHILDREN, 0)
+    meaning = None if children else _meaning(element)
+    if (physical, meaning) in _PLAIN_INTEGERS:
+        meaning = None
+    return physical, length, repetition, children, meaning
+
+
+def _meaning(element: Struct) -> Any:
+    """A leaf's logical type, however it is annotated."""
+    logical = value(element, Element.LOGICAL)
+    if logical:
+        ((branch, (_, details)),) = logical.items()
+        return branch, _plain(details)
+    converted = value(element, Element.CONVERTED)
+    if converted == _DECIMAL:
+        scale, precision = value(element, Element.SCALE, 0), value(element, Element.PRECISION)
+        return _DECIMAL, ((1, scale), (2, precision))
+    return None if converted is None else _CONVERTED.get(converted, ("converted", converted))
+
+
+def _plain(struct: Struct) -> tuple[Any, ...]:
+    """A structure as nested tuples, to be compared."""
+    return tuple(
+        (number, _plain(content) if kind == Kind.STRUCT else content)
+        for number, (kind, content) in sorted(struct.items())
+    )

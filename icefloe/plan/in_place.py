@@ -1,0 +1,29 @@
+"""Whether a file can be rewritten where its rows are, or its rows have to pass through Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from icefloe.metadata.state import TableState
+from icefloe.plan.files import Candidate
+
+
+def why_through_spark(
+    state: TableState, candidate: Candidate, assigned: Container[str]
+) -> str | None:
+    """What keeps a file from being rewritten in place; None when nothing that is known now does.
+
+    The file's own columns are looked at when it is read: they may still not be carried over.
+    """
+    spec = state.metadata.spec()
+    for field in spec.fields:
+        source = state.schema.find_column_name(field.source_id)
+        if source is None or source.split(".")[0] in assigned:
+            return f"new values of {source!r} may move rows to other partitions"
+    if candidate.live.spec_id != spec.spec_id:
+        return "it was written under another partition spec"
+    if candidate.equality_deletes:
+        return "equality deletes apply to it"
+    if candidate.lacks_identity_columns:
+        return "it may lack columns it is partitioned by"
+    return None

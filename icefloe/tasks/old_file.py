@@ -1,0 +1,131 @@
+"""A data file that is to be rewritten, read in the table's schema by field id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from icefloe.parquet.footer import ParquetBytes, group_rows, open_parquet
+
+_BATCH_ROWS = 65_536
+_FIELD_ID = b"PARQUET:field_id"
+
+
+@dataclass(frozen=True)
+class OldFile:
+    """An open data file, its footer read, and the schema its rows are wanted in."""
+
+    path: str
+    bytes: ParquetBytes
+    parquet: pq.ParquetFile
+    found: pa.Schema  # as the file has it
+    wanted: pa.Schema
+    names: Mapping[str, str]  # what the file calls the wanted columns it has
+    groups: Sequence[tuple[int, int]]  # where each row group's rows begin, and how many they are
+
+    @staticmethod
+    def open(path: str, source: pa.NativeFile, wanted: pa.Schema) -> OldFile:
+        """Read and check the footer; raises what tells of damaged and encrypted files."""
+        file = open_parquet(
+            path, source.size(), lambda start, length: source.read_at(length, start)
+        )
+        with reading(path):
+            parquet = pq.ParquetFile(source)
+            found = parquet.schema_arrow
+        by_id = {field_id(f): f.name for f in found}
+        names = {f.name: by_id[field_id(f)] for f in wanted if field_id(f) in by_id}
+        rows = [group_rows(group) for group in file.groups]
+        starts = accumulate(rows, initial=0)
+        groups = tuple(zip(starts, rows, strict=False))
+        return OldFile(path, file, parquet, found, wanted, names, groups)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file, deleted ones included."""
+        return sum(rows for _, rows in self.groups)
+
+    def batches(self) -> Iterator[tuple[int, pa.Table]]:
+        """The rows in the wanted schema, with the position each batch starts at."""
+        return self._batches(self.wanted, range(len(self.bytes.groups)), 0)
+
+    def group(self, number: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+        """Some wanted columns of one row group, with the position each batch starts at."""
+        start, rows = self.groups[number]
+        wanted = pa.schema([self.wanted.field(name) for name in columns])
+        if any(name in self.names for name in columns):
+            return self._batches(wanted, [number], start)
+        return iter([(start, pa.table([pa.nulls(rows, f.type) for f in wanted], schema=wanted))])
+
+    def _batches(
+        self, wanted: pa.Schema, groups: Sequence[int], start: int
+    ) -> Iterator[tuple[int, pa.Table]]:
+        chosen = [self.names[f.name] for f in wanted if f.name in self.names]
+        batches = self.parquet.iter_batches(_BATCH_ROWS, row_groups=list(groups), columns=chosen)
+        while True:
+            with reading(self.path):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield start, _as_wanted(pa.Table.from_batches([batch]), wanted, self.names)
+            start += batch.num_rows
+
+    def cannot_carry(self) -> str | None:
+        """Why the file's columns cannot be taken over as they are; None when they can."""
+        by_id = {field_id(f): f for f in self.found}
+        if None in by_id:
+            return "the file has columns without field ids"
+        if not any(field_id(wanted) in by_id for wanted in self.wanted):
+            return "the file has none of the table's columns"
+        for wanted in self.wanted:
+            have = by_id.get(field_id(wanted))
+            if have is None and not wanted.nullable:
+                return f"the file lacks the required column {wanted.name!r}"
+            if have is not None and pa.types.is_nested(wanted.type) and not _same(have, wanted):
+                return f"the nested column {wanted.name!r} has changed since the file was written"
+        return None
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Tell the path when the rows of a file cannot be decoded."""
+    try:
+        yield
+    except (OSError, pa.ArrowInvalid) as error:
+        raise OSError(f"{path}: {error}") from error
+
+
+def field_id(wanted: pa.Field) -> str | None:
+    """A field's id, as PyArrow keeps it."""
+    found = (wanted.metadata or {}).get(_FIELD_ID)
+    return found.decode() if found else None
+
+
+def _same(have: pa.Field, wanted: pa.Field) -> bool:
+    """Whether two nested fields have the same ids, names and types at every level."""
+    if field_id(have) != field_id(wanted):
+        return False
+    if not pa.types.is_nested(wanted.type):
+        return bool(have.type == wanted.type)
+    if have.type.id != wanted.type.id or have.type.num_fields != wanted.type.num_fields:
+        return False
+    pairs = [(have.type.field(i), wanted.type.field(i)) for i in range(wanted.type.num_fields)]
+    return all(
+        _same(a, b) and (a.name == b.name or not pa.types.is_struct(wanted.type)) for a, b in pairs
+    )
+
+
+def _as_wanted(rows: pa.Table, wanted: pa.Schema, names: Mapping[str, str]) -> pa.Table:
+    columns = []
+    for field in wanted:
+        if field.name not in names:
+            columns.append(pa.chunked_array([pa.nulls(rows.num_rows, field.type)]))
+            continue
+        column = rows.column(names[field.name])
+        columns.append(column if column.type == field.type else pc.cast(column, field.type))
+    return pa.table(columns, schema=wanted)

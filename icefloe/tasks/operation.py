@@ -1,0 +1,140 @@
+"""Rewrite a data file by surgery: what the edits do not touch is copied as bytes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from icefloe.parquet.compact import value
+from icefloe.parquet.fields import Group
+from icefloe.parquet.footer import MAGIC, footer_bytes
+from icefloe.parquet.surgery import GroupChange, Spliced, Surgery, cannot_copy
+from icefloe.tasks.edits import Edits
+from icefloe.tasks.metrics import NanCounter, column_metrics, split_offsets
+from icefloe.tasks.old_file import OldFile
+from icefloe.tasks.write import FileLayout, new_name, refuse_nulls
+
+_LEAST_COPIED = 0.1  # of the file; below it, a plain rewrite costs the same
+_MAX_GROUP_BYTES = 512 * 1024 * 1024  # of a row group that is decoded at once
+_MAX_GROUP_ROWS = 64 * 1024 * 1024  # PyArrow writes no larger row group
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One file, its edits, and what they mean for each of its row groups."""
+
+    file: OldFile
+    edits: Edits
+    layout: FileLayout
+    surgery: Surgery
+    changes: tuple[GroupChange, ...]
+
+    @staticmethod
+    def of(file: OldFile, edits: Edits, layout: FileLayout) -> Operation:
+        """Look what would be copied."""
+        updated = frozenset(edits.assigned)
+        changes = tuple(
+            GroupChange(
+                edits.rows_left(start, rows),
+                updated if edits.has_updates(start, rows) else frozenset(),
+            )
+            for start, rows in file.groups
+        )
+        surgery = Surgery.plan(file.bytes, layout.schema, file.names, layout.parquet)
+        return Operation(file, edits, layout, surgery, changes)
+
+    def why_not(self) -> str | None:
+        """Why the file has to be, or is better, written as a whole; None when it is not."""
+        file = self.file.bytes
+        reason = cannot_copy(file)
+        if reason:
+            return reason
+        if file.size > 2 * self.layout.target_file_bytes:
+            return "the file is larger than the table wants its files"
+        if any(
+            (change.updated or change.rows not in (0, rows))
+            and (value(group, Group.BYTES) > _MAX_GROUP_BYTES or rows > _MAX_GROUP_ROWS)
+            for group, change, (_, rows) in zip(
+                file.groups, self.changes, self.file.groups, strict=True
+            )
+        ):
+            return "a row group with changes is too large to be decoded at once"
+        if self.surgery.bytes_kept(self.changes) < _LEAST_COPIED * file.size:
+            return "the changes leave little of the file as it is"
+        return None
+
+    def run(self) -> list[dict[str, object]]:
+        """Write the new file; what it is, for the driver."""
+        name = new_name(self.layout)
+        filesystem, path = self.layout.filesystem, f"{self.layout.folder}/{name}"
+        rows = _Rows(self.file, self.edits)
+        sink = filesystem.open_output_stream(path)
+        try:
+            with sink:
+                spliced = self.surgery.run(sink, self.changes, rows.of_group)
+        except BaseException:
+            with suppress(OSError):
+                filesystem.delete_file(path)
+            raise
+        return [self._result(name, spliced, rows)]
+
+    def _result(self, name: str, spliced: Spliced, rows: _Rows) -> dict[str, object]:
+        footer = pq.read_metadata(pa.BufferReader(MAGIC + footer_bytes(spliced.footer)))
+        kept = self.surgery.kept(self.changes)
+        whole = frozenset.intersection(*kept)
+        partly = frozenset.union(*kept) - whole
+        nans = [rows.after[name].counts for name in rows.after if name not in partly]
+        return {
+            "path": f"{self.layout.location}/{name}",
+            "partition": (),
+            "rows": footer.num_rows,
+            "size": spliced.size,
+            "columns": {path: vars(metrics) for path, metrics in column_metrics(footer).items()},
+            "nans": {path: count for counts in nans for path, count in counts.items()},
+            "split_offsets": split_offsets(footer),
+            "bytes_copied": spliced.bytes_copied,
+            "copied": {
+                "whole": whole,
+                "partly": {name: rows.nans_added(name) for name in partly},
+                "loses_a_group": self._loses_a_group(),
+            },
+        }
+
+    def _loses_a_group(self) -> bool:
+        """Whether a row group goes without being decoded."""
+        return any(
+            rows and not change.rows
+            for change, (_, rows) in zip(self.changes, self.file.groups, strict=True)
+        )
+
+
+@dataclass
+class _Rows:
+    """Gives the rows to encode, and counts the NaN in each column before and after."""
+
+    file: OldFile
+    edits: Edits
+    before: dict[str, NanCounter] = field(default_factory=lambda: defaultdict(NanCounter))
+    after: dict[str, NanCounter] = field(default_factory=lambda: defaultdict(NanCounter))
+
+    def of_group(self, number: int, names: Sequence[str]) -> pa.Table:
+        """Some columns of a row group, with the edits applied."""
+        parts = []
+        for start, old in self.file.group(number, names):
+            new = self.edits.apply(old, start)
+            refuse_nulls(new, new.schema)
+            for name in names:
+                self.before[name].add(old.select([name]))
+                self.after[name].add(new.select([name]))
+            parts.append(new)
+        return pa.concat_tables(parts)
+
+    def nans_added(self, name: str) -> dict[str, int]:
+        """How many more NaN there are now, by the path of the leaf."""
+        before = self.before[name].counts
+        return {path: count - before[path] for path, count in self.after[name].counts.items()}

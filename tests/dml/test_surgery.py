@@ -1,0 +1,220 @@
+"""Copy-on-write takes over what it does not change as bytes: in tables, read by Spark."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from parquet_files import READERS
+from pyiceberg.types import LongType
+from tables import data_files, delete_files, rows, snapshots, stored_files
+
+from icefloe.errors import StorageError, UnsupportedTableError
+from icefloe.parquet.check import problems
+from icefloe.parquet.compact import Kind, changed
+from icefloe.parquet.fields import File
+from icefloe.parquet.footer import footer_bytes, open_buffer
+
+SCHEMA = "id BIGINT, n INT, x DOUBLE, s STRING, inner STRUCT<y: FLOAT, tags: ARRAY<STRING>>"
+ROWS = [
+    {
+        "id": i,
+        "n": i % 7 if i % 5 else None,
+        "x": float("nan") if i % 10 == 0 else i / 4,
+        "s": f"name {i % 6}",
+        "inner": {"y": i / 2, "tags": [f"t{i % 3}"]} if i % 4 else None,
+    }
+    for i in range(100)
+]
+SMALL_GROUPS = {"write.parquet.row-group-limit": "20"}
+
+
+@pytest.fixture
+def table(table_of):
+    """Five row groups in one file."""
+    return table_of(SCHEMA, ROWS, mode="copy-on-write", properties=SMALL_GROUPS)
+
+
+def path_of(table) -> Path:
+    (file,) = data_files(table)
+    return Path(file.path.removeprefix("file://").removeprefix("file:"))
+
+
+def chunks(path: Path) -> dict[tuple[int, str], bytes]:
+    """The bytes of every column chunk."""
+    data, footer = path.read_bytes(), pq.read_metadata(path)
+    found = {}
+    for group in range(footer.num_row_groups):
+        for leaf in range(footer.num_columns):
+            chunk = footer.row_group(group).column(leaf)
+            start = chunk.dictionary_page_offset or chunk.data_page_offset
+            found[group, chunk.path_in_schema] = data[start : start + chunk.total_compressed_size]
+    return found
+
+
+def check(table) -> None:
+    """The file is sound, and the manifest's metrics are those of its rows."""
+    (live,) = data_files(table)
+    path = path_of(table)
+    assert problems(str(path), pa.py_buffer(path.read_bytes())) == []
+    content = pq.read_table(path)
+    footer = pq.read_metadata(path)
+    file = live.file
+    assert file.record_count == content.num_rows
+    assert len(file.split_offsets) == footer.num_row_groups
+    for field in table.iceberg.schema().fields:
+        values = content[field.name].to_pylist()
+        if field.name == "inner":
+            continue
+        assert file.value_counts[field.field_id] == len(values)
+        assert file.null_value_counts[field.field_id] == values.count(None)
+    x = table.iceberg.schema().find_field("x").field_id
+    nans = sum(v is not None and math.isnan(v) for v in content["x"].to_pylist())
+    assert file.nan_value_counts[x] == nans
+
+
+def test_t34_an_update_encodes_one_column_of_one_row_group(table):
+    before = chunks(path_of(table))
+    result = table.update().set("s", "'new'").where("id = 47").execute()
+    after = chunks(path_of(table))
+    assert {key for key in before if before[key] != after[key]} == {(2, "s")}
+    assert result.bytes_copied >= sum(map(len, before.values())) - len(before[2, "s"])
+    assert result.bytes_copied + result.bytes_encoded == path_of(table).stat().st_size
+    assert (result.rows_copied, result.rows_updated) == (99, 1)
+    assert rows(table, "s", where="id = 47") == [("new",)]
+    assert len(rows(table, where="s = 'name 5'")) == 15  # 47 was one of them
+    check(table)
+
+
+def test_t34_a_delete_encodes_its_row_groups_alone(table):
+    before = chunks(path_of(table))
+    table.delete().where("id IN (30, 31) OR id BETWEEN 60 AND 79").execute()
+    after = chunks(path_of(table))
+    for old, new in ((0, 0), (2, 2), (4, 3)):
+        for group, name in before:
+            if group == old:
+                assert after[new, name] == before[group, name]
+    left = [i for i in range(100) if i not in (30, 31) and not 60 <= i < 80]
+    assert rows(table, "id") == sorted(((i,) for i in left), key=repr)
+    footer = pq.read_metadata(path_of(table))
+    assert [footer.row_group(g).num_rows for g in range(4)] == [20, 18, 20, 20]
+    assert problems("x", pa.py_buffer(path_of(table).read_bytes())) == []
+    table.update().set("x", "1.0").where("x = 'NaN' AND id = 90").execute()
+    assert rows(table, "id", where="isnan(x)") == sorted(
+        ((i,) for i in left if i % 10 == 0 and i != 90), key=repr
+    )
+
+
+def test_rows_deleted_before_go_from_the_spliced_file(table):
+    table.delete().where("id IN (5, 25)").with_options(mode="merge-on-read").execute()
+    assert len(delete_files(table)) == 1
+    table.update().set("n", "n + 100").where("id = 99").execute()
+    assert delete_files(table) == []
+    assert len(rows(table)) == 98
+    assert rows(table, "n", where="id = 99") == [(101,)]
+    check(table)
+
+
+def test_evolved_tables_get_files_of_their_schema(table):
+    """An added column, a promoted one, a renamed one; a dropped one leaves the file."""
+    table.add_column("extra", "STRING").rename_column("s", "label").drop_column("inner")
+    with table.iceberg.update_schema() as update:
+        update.update_column("n", LongType())
+    before = chunks(path_of(table))
+    result = table.update().set("extra", "'e'").where("id < 3").execute()
+    after = chunks(path_of(table))
+    assert result.bytes_copied > 0
+    for group in range(5):
+        assert after[group, "label"] == before[group, "s"]
+        assert after[group, "x"] == before[group, "x"]
+    assert rows(table, "n", "label", "extra", where="id = 1") == [(1, "name 1", "e")]
+    assert len(rows(table, where="extra IS NULL AND n IS NULL")) == 19
+    assert pq.read_schema(path_of(table)).names == ["id", "n", "x", "label", "extra"]
+    check(table)
+
+
+def test_a_merge_updates_and_deletes_in_the_same_file(table, spark):
+    source = spark.createDataFrame(
+        [(1, "one", False), (2, "two", True), (50, "fifty", False)],
+        "id BIGINT, s STRING, dead BOOLEAN",
+    )
+    before = chunks(path_of(table))
+    (
+        table.merge(source, on="target.id = source.id")
+        .when_matched("source.dead")
+        .delete()
+        .when_matched()
+        .update({"s": "source.s"})
+        .execute()
+    )
+    after = chunks(path_of(table))
+    assert after[1, "s"] == before[1, "s"]
+    assert after[2, "id"] == before[2, "id"]
+    assert rows(table, "id", "s", where="id IN (1, 2, 3, 50)") == [
+        (1, "one"),
+        (3, "name 3"),
+        (50, "fifty"),
+    ]
+    check(table)
+
+
+def test_every_reader_reads_the_spliced_file(table, tmp_path):
+    table.update().set("inner", "named_struct('y', 5.0, 'tags', array('z'))").where(
+        "id % 9 = 0"
+    ).execute()
+    table.delete().where("id = 33").execute()
+    plain = tmp_path / "plain.parquet"
+    pq.write_table(pq.read_table(path_of(table)), plain)
+    for reader in READERS:
+        assert reader(path_of(table)) == reader(plain)
+    check(table)
+
+
+def test_a_file_of_which_little_stays_is_written_as_a_whole_and_the_log_says_why(table, caplog):
+    with caplog.at_level("INFO", "icefloe"):
+        result = table.delete().where("id % 2 = 0").execute()
+    assert "as a whole: the changes leave little of the file as it is" in caplog.text
+    assert (result.bytes_copied, result.rows_copied) == (0, 50)
+    check(table)
+
+
+def test_explain_says_how_a_file_is_rewritten(table_of):
+    table = table_of(SCHEMA, ROWS[:9], mode="copy-on-write", partition_by=("n",))
+    assert "chunks without new values are copied" in str(table.update().set("x", "1.0").explain())
+    assert "row groups that lose no row are copied" in str(table.delete().where("id = 1").explain())
+    moved = str(table.update().set("n", "1").explain())
+    assert "passes through Spark: new values of 'n' may move rows to other partitions" in moved
+
+
+@pytest.mark.parametrize("damage", ["truncated", "page"])
+def test_damaged_files_are_told_by_path_and_nothing_is_published(table, damage):
+    path, commits = path_of(table), len(snapshots(table))
+    data = bytearray(path.read_bytes())
+    if damage == "truncated":
+        data = data[: len(data) * 2 // 3]
+    else:
+        chunk = pq.read_metadata(path).row_group(0).column(1)
+        data[chunk.dictionary_page_offset : chunk.data_page_offset + 8] = bytes(
+            chunk.data_page_offset + 8 - chunk.dictionary_page_offset
+        )
+    path.write_bytes(bytes(data))
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    with pytest.raises(StorageError, match=path.name):
+        table.update().set("n", "0").where("id = 3").execute()
+    assert len(snapshots(table)) == commits
+    assert stored_files(table) == {str(path)}
+
+
+def test_encrypted_files_are_refused(table):
+    path = path_of(table)
+    data = path.read_bytes()
+    file = open_buffer("x", pa.py_buffer(data))
+    algorithm = (Kind.STRUCT, {1: (Kind.STRUCT, {3: (Kind.TRUE, True)})})
+    footer = changed(file.footer, {File.ENCRYPTION: algorithm})
+    path.write_bytes(data[: file.footer_at] + footer_bytes(footer))
+    with pytest.raises(UnsupportedTableError, match=f"{path.name} is an encrypted Parquet file"):
+        table.update().set("n", "0").where("id = 3").execute()
+    assert stored_files(table) == {str(path)}

@@ -1,0 +1,193 @@
+"""Footers are read and written byte for byte; damaged files are refused by name."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from icefloe.parquet.check import problems
+from icefloe.parquet.compact import (
+    Items,
+    Kind,
+    MalformedError,
+    Pairs,
+    changed,
+    read_struct,
+    write_struct,
+)
+from icefloe.parquet.fields import Chunk, File, Group
+from icefloe.parquet.footer import (
+    DamagedFileError,
+    EncryptedFileError,
+    footer_bytes,
+    open_buffer,
+    open_parquet,
+)
+
+ROWS = pa.table(
+    {
+        "id": pa.array(range(5000), pa.int64()),
+        "name": [f"n{i % 50}" for i in range(5000)],
+        "many": [[i, None] if i % 3 else None for i in range(5000)],
+    }
+)
+
+
+def written(**options: object) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    pq.write_table(ROWS, sink, row_group_size=2000, **options)
+    return sink.getvalue()
+
+
+def by_duckdb(folder: Path) -> pa.Buffer:
+    path = folder / "duck.parquet"
+    with duckdb.connect() as connection:
+        connection.register("rows", ROWS)
+        connection.execute(f"COPY (FROM rows) TO '{path}' (FORMAT parquet, ROW_GROUP_SIZE 2048)")
+    return pa.py_buffer(path.read_bytes())
+
+
+@pytest.mark.parametrize("writer", ["pyarrow", "pyarrow, pages indexed", "duckdb"])
+def test_a_footer_is_written_as_it_was_read(writer, tmp_path):
+    data = by_duckdb(tmp_path) if writer == "duckdb" else written(write_page_index="," in writer)
+    file = open_buffer("f", data)
+    assert footer_bytes(file.footer) == data.to_pybytes()[file.footer_at :]
+
+
+def test_every_kind_of_value_is_written_as_it_was_read():
+    deep = {1: (Kind.I64, -(2**63)), 40: (Kind.STRUCT, {1: (Kind.TRUE, False)})}
+    struct = {
+        1: (Kind.TRUE, True),
+        2: (Kind.BYTE, -7),
+        3: (Kind.I16, -300),
+        4: (Kind.I32, 2**31 - 1),
+        5: (Kind.DOUBLE, 2.5),
+        6: (Kind.BINARY, b"x" * 300),
+        200: (Kind.LIST, Items(Kind.I64, list(range(20)))),
+        201: (Kind.SET, Items(Kind.TRUE, [True, False])),
+        202: (Kind.MAP, Pairs(Kind.BINARY, Kind.STRUCT, [(b"k", deep)])),
+        203: (Kind.MAP, Pairs(Kind.BYTE, Kind.BYTE, [])),
+    }
+    encoded = write_struct(struct)
+    assert read_struct(b"__" + encoded + b"rest", 2) == (struct, len(encoded) + 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "cut short"),
+        (b"\x15", "cut short"),
+        (b"\x1d\x00", "no type 13"),
+        (b"\x18\x7f", "beyond the end"),
+        (b"\x19\xf5\xff\xff\x03", "more elements than there are bytes"),
+        (b"\x16" + b"\xff" * 11, "more than 64 bits"),
+        (b"\x1c" * 100 + b"\x00" * 100, "too deeply"),
+    ],
+)
+def test_malformed_structures_are_told_apart(data, why):
+    with pytest.raises(MalformedError, match=why):
+        read_struct(data)
+
+
+@pytest.mark.parametrize("length", [0, 3, 11, 12, 500, -1, -4, -9, -200])
+def test_a_file_cut_short_is_refused_with_its_path(length):
+    data = written().to_pybytes()[:length]
+    with pytest.raises(DamagedFileError, match=r"bucket/a\.parquet is damaged: "):
+        open_buffer("bucket/a.parquet", pa.py_buffer(data))
+
+
+def test_a_store_that_gives_fewer_bytes_is_found_out():
+    data = written().to_pybytes()
+    with pytest.raises(DamagedFileError, match="it ends within the bytes"):
+        open_parquet("x", len(data) + 10, lambda start, length: data[start : start + length])
+
+
+def test_long_footers_take_a_second_read():
+    wide = pa.table({f"column number {i}": [1] for i in range(1500)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(wide, sink)
+    data = sink.getvalue().to_pybytes()
+    reads = []
+
+    def read(start: int, length: int) -> bytes:
+        reads.append(length)
+        return data[start : start + length]
+
+    assert len(open_parquet("wide", len(data), read).groups) == 1
+    assert len(reads) == 2
+
+
+def test_random_damage_to_a_footer_is_found_or_harmless():
+    data = written().to_pybytes()
+    begin = open_buffer("x", pa.py_buffer(data)).footer_at
+    chance = random.Random(3)
+    refused = 0
+    for _ in range(1500):
+        damaged = bytearray(data)
+        for _ in range(chance.randrange(1, 4)):
+            damaged[chance.randrange(begin, len(data) - 8)] = chance.randrange(256)
+        try:
+            open_buffer("x", pa.py_buffer(bytes(damaged)))
+        except (DamagedFileError, EncryptedFileError) as error:
+            refused += 1
+            assert "x is" in str(error)
+    assert refused > 300
+
+
+def test_encrypted_files_are_refused():
+    data = written()
+    file = open_buffer("x", data)
+    whole = data.to_pybytes()
+    with pytest.raises(EncryptedFileError, match=r"x is an encrypted Parquet file"):
+        open_buffer("x", pa.py_buffer(whole[:-4] + b"PARE"))
+    signed = changed(file.footer, {File.ENCRYPTION: (Kind.STRUCT, {})})
+    with pytest.raises(EncryptedFileError):
+        open_buffer("x", pa.py_buffer(whole[: file.footer_at] + footer_bytes(signed)))
+
+
+def test_chunks_in_other_files_or_outside_the_data_are_refused():
+    data = written()
+    file = open_buffer("x", data)
+    for field, found, why in (
+        (Chunk.FILE_PATH, (Kind.BINARY, b"other.parquet"), "column 0 of row group 0 lies in an"),
+        (Chunk.META, (Kind.STRUCT, {}), "lacks the fields"),
+    ):
+        group = file.groups[0]
+        chunks = group[Group.COLUMNS][1].values
+        first = changed(chunks[0], {field: found})
+        columns = (Kind.LIST, Items(Kind.STRUCT, [first, *chunks[1:]]))
+        groups = [changed(group, {Group.COLUMNS: columns}), *file.groups[1:]]
+        footer = changed(file.footer, {File.GROUPS: (Kind.LIST, Items(Kind.STRUCT, groups))})
+        whole = data.to_pybytes()[: file.footer_at] + footer_bytes(footer)
+        with pytest.raises(DamagedFileError, match=why):
+            open_buffer("x", pa.py_buffer(whole))
+
+
+def test_the_check_finds_what_is_wrong():
+    """A checker that finds nothing in a bad file would prove nothing about ours."""
+    data = written(write_page_index=True, compression="none", use_dictionary=False)
+    assert problems("x", data) == []
+    file = open_buffer("x", data)
+    group = file.groups[0]
+
+    def with_group(**fields: object) -> pa.Buffer:
+        numbers = {getattr(Group, name): found for name, found in fields.items()}
+        groups = [changed(group, numbers), *file.groups[1:]]
+        footer = changed(file.footer, {File.GROUPS: (Kind.LIST, Items(Kind.STRUCT, groups))})
+        return pa.py_buffer(data.to_pybytes()[: file.footer_at] + footer_bytes(footer))
+
+    assert "size is not the sum" in str(problems("x", with_group(BYTES=(Kind.I64, 5))))
+    assert "does not begin" in str(problems("x", with_group(OFFSET=(Kind.I64, 5))))
+    assert "says it is number 7" in str(problems("x", with_group(ORDINAL=(Kind.I16, 7))))
+    swapped = [group[Group.COLUMNS][1].values[0]] * 3
+    chunks = (Kind.LIST, Items(Kind.STRUCT, [*swapped[:1], *group[Group.COLUMNS][1].values[1:]]))
+    assert problems("x", with_group(COLUMNS=chunks)) == []
+    values = data.to_pybytes()
+    at = values.index((1999).to_bytes(8, "little"), 10_000)
+    wrong = values[:at] + (99_999).to_bytes(8, "little") + values[at + 8 :]
+    assert "its statistics say" in str(problems("x", pa.py_buffer(wrong)))

@@ -1,0 +1,365 @@
+"""Surgery on a data file gives the rows and the metrics that writing it as a whole gives."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    DoubleType,
+    FloatType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+)
+from pyspark import cloudpickle
+
+from icefloe.execute.carried import carried_metrics
+from icefloe.execute.data_files import build_data_file, leaves
+from icefloe.parquet.check import problems
+from icefloe.parquet.footer import DamagedFileError
+from icefloe.tasks.operation import Operation
+from icefloe.tasks.positions import pack
+from icefloe.tasks.results import NullInRequiredError
+from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_file, rewrite_files
+from icefloe.tasks.write import DataFileWriter, FileLayout
+
+SCHEMA = Schema(
+    NestedField(1, "id", LongType(), required=True),
+    NestedField(2, "n", IntegerType()),
+    NestedField(3, "x", DoubleType()),
+    NestedField(4, "s", StringType()),
+    NestedField(
+        5,
+        "inner",
+        StructType(NestedField(6, "y", FloatType()), NestedField(7, "t", StringType())),
+    ),
+    NestedField(8, "many", ListType(9, DoubleType())),
+)
+LARGER = Schema(
+    NestedField(1, "id", LongType(), required=True),
+    NestedField(2, "number", LongType()),  # renamed and promoted
+    NestedField(3, "x", DoubleType()),
+    NestedField(10, "s", StringType()),  # another column of a name used before
+    *SCHEMA.fields[4:],
+)
+
+
+def some_rows(count: int, seed: int) -> list[dict[str, Any]]:
+    chance = np.random.default_rng(seed)
+
+    def maybe(value: Any, share: float = 0.2) -> Any:
+        return None if chance.random() < share else value
+
+    def number() -> float:
+        return float(chance.choice([float("nan"), -0.0, 1.5, 2.5, float(chance.integers(1000))]))
+
+    return [
+        {
+            "id": i,
+            "n": maybe(int(chance.integers(100))),
+            "x": maybe(number()),
+            "s": maybe(f"text {chance.integers(30)}"),
+            "inner": maybe({"y": maybe(number()), "t": "t"}),
+            "many": maybe([number() for _ in range(int(chance.integers(3)))]),
+        }
+        for i in range(count)
+    ]
+
+
+def layout_of(folder: Path, schema: Schema, group_rows: int = 20) -> FileLayout:
+    return FileLayout(
+        schema=schema_to_pyarrow(schema),
+        filesystem=pafs.LocalFileSystem(),
+        folder=str(folder),
+        location=f"file://{folder}",
+        statement_id="statement",
+        target_file_bytes=10**9,
+        row_group_bytes=10**8,
+        row_group_rows=group_rows,
+        parquet={
+            "compression": "zstd",
+            "store_decimal_as_integer": True,
+            "coerce_timestamps": "us",
+        },
+    )
+
+
+def metadata_of(schema: Schema) -> TableMetadata:
+    return new_table_metadata(
+        schema, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, "file:///nowhere", {}
+    )
+
+
+def entry(written: dict[str, Any], schema: Schema, **options: Any) -> DataFile:
+    metadata = metadata_of(schema)
+    return build_data_file(
+        written,
+        leaves(schema),
+        metadata,
+        partition=Record(),
+        spec_id=0,
+        sort_order_id=None,
+        **options,
+    )
+
+
+def first_file(folder: Path, rows: list[dict[str, Any]]) -> DataFile:
+    writer = DataFileWriter(layout_of(folder, SCHEMA))
+    writer.write(pa.Table.from_pylist(rows, schema=writer.layout.schema))
+    writer.close()
+    (written,) = writer.results
+    return entry(written, SCHEMA)
+
+
+def rewritten(
+    folder: Path,
+    old: DataFile,
+    schema: Schema,
+    changes: pa.Table,
+    assigned: dict[str, str],
+    deleted: list[int],
+) -> tuple[DataFile | None, dict[str, Any]]:
+    path = old.file_path.removeprefix("file://")
+    gone = pack(np.array(deleted, dtype=np.int64)) if deleted else None
+    plan = RewritePlan(
+        layout=layout_of(folder, schema),
+        files={"uri": FileToRewrite(path, f"file://{folder}", gone)},
+        file_column="file",
+        pos_column="pos",
+        assigned=assigned,
+        gone_column="gone",
+    )
+    result: dict[str, Any] = rewrite_file(plan, "uri", changes)
+    if not result["files"]:
+        return None, result
+    (written,) = result["files"]
+    carried = carried_metrics(written, old, schema, assigned)
+    return entry(written, schema, carried=carried), result
+
+
+def read(file: DataFile | None) -> str:
+    if file is None:
+        return "[]"
+    path = file.file_path.removeprefix("file://")
+    assert problems(path, pa.py_buffer(Path(path).read_bytes())) == []
+    return repr(pq.read_table(path).to_pylist())
+
+
+@st.composite
+def edits(draw: Any) -> tuple[int, int, Schema, pa.Table, dict[str, str], list[int]]:
+    """Rows, a seed, a schema, changes, assignments, and rows deleted before."""
+    count = draw(st.integers(1, 90))
+    seed = draw(st.integers(0, 2**31))
+    schema = draw(st.sampled_from([SCHEMA, SCHEMA, LARGER]))
+    names = [f.name for f in schema.fields if f.name != "id"]
+    chosen = sorted(draw(st.sets(st.sampled_from(names), max_size=3)))
+    low = draw(st.integers(0, count - 1))
+    span = draw(st.integers(1, count))
+    chance = np.random.default_rng(seed)
+    touched = sorted({int(i) for i in chance.integers(low, min(count, low + span), span)})
+    earlier = draw(st.booleans())
+    deleted = [
+        int(i) for i in range(count) if earlier and chance.random() < 0.05 and i not in touched
+    ]
+    new = some_rows(len(touched), seed + 1)
+    wanted = schema_to_pyarrow(schema)
+    columns: dict[str, Any] = {"pos": pa.array(touched, pa.int64())}
+    share = draw(st.sampled_from([0.0, 0.3, 1.0])) if chosen else 1.0
+    columns["gone"] = pa.array([bool(chance.random() < share) for _ in touched], pa.bool_())
+    for name in chosen:
+        source = {"number": "n"}.get(name, name)
+        columns[f"new {name}"] = pa.array([row[source] for row in new], wanted.field(name).type)
+    return count, seed, schema, pa.table(columns), {n: f"new {n}" for n in chosen}, deleted
+
+
+FEW = settings(
+    max_examples=30,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def compare(case: Any) -> None:
+    count, seed, schema, changes, assigned, deleted = case
+    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        folder = Path(name)
+        old = first_file(folder, some_rows(count, seed))
+        cut, result = rewritten(folder, old, schema, changes, assigned, deleted)
+        patch.setattr(Operation, "why_not", lambda self: "to compare")
+        whole, plain = rewritten(folder, old, schema, changes, assigned, deleted)
+        counts = ("updated", "deleted", "copied")
+        assert [result[key] for key in counts] == [plain[key] for key in counts]
+        assert read(cut) == read(whole)
+        if cut is None or whole is None:
+            assert cut is whole
+            return
+        assert cut.record_count == whole.record_count
+        assert cut.value_counts == whole.value_counts
+        assert cut.null_value_counts == whole.null_value_counts
+        for field, nans in whole.nan_value_counts.items():
+            assert cut.nan_value_counts.get(field, nans) == nans
+        if not deleted and not any(changes["gone"].to_pylist()):
+            assert cut.nan_value_counts == whole.nan_value_counts
+        for field, bound in whole.lower_bounds.items():
+            assert field not in cut.lower_bounds or at_most(cut.lower_bounds[field], bound, field)
+        for field, bound in whole.upper_bounds.items():
+            assert field not in cut.upper_bounds or at_most(bound, cut.upper_bounds[field], field)
+        footer = pq.read_metadata(cut.file_path.removeprefix("file://"))
+        assert len(cut.split_offsets) == footer.num_row_groups
+        assert cut.file_size_in_bytes == Path(cut.file_path.removeprefix("file://")).stat().st_size
+
+
+def at_most(one: bytes, other: bytes, field: int) -> bool:
+    kinds = {1: "<i8", 2: f"<i{len(one)}", 3: "<f8", 6: "<f4"}
+    if field not in kinds:
+        return one <= other
+    return bool(np.frombuffer(one, kinds[field])[0] <= np.frombuffer(other, kinds[field])[0])
+
+
+@FEW
+@given(edits())
+def test_surgery_gives_what_a_plain_rewrite_gives(case):
+    compare(case)
+
+
+@pytest.mark.slow
+@settings(FEW, max_examples=500, derandomize=False)
+@given(edits())
+def test_surgery_gives_what_a_plain_rewrite_gives_many_times(case):
+    compare(case)
+
+
+def changes_at(positions: list[int], **columns: list[Any]) -> pa.Table:
+    gone = columns.pop("gone", [False] * len(positions))
+    return pa.table({"pos": positions, "gone": gone, **columns})
+
+
+def test_an_update_copies_all_but_the_chunks_of_its_column(tmp_path):
+    rows = some_rows(100, 1)
+    old = first_file(tmp_path, rows)
+    changes = changes_at([45, 47], v=[1000, None])
+    new, result = rewritten(tmp_path, old, SCHEMA, changes, {"n": "v"}, [])
+    assert (result["whole"], result["updated"], result["copied"]) == (None, 2, 98)
+    (written,) = result["files"]
+    assert written["copied"]["whole"] == {"id", "x", "s", "inner", "many"}
+    before, after = (pq.read_metadata(f.file_path.removeprefix("file://")) for f in (old, new))
+    sizes = [
+        [m.row_group(g).column(1).total_compressed_size for g in range(5)] for m in (before, after)
+    ]
+    assert [g for g in range(5) if sizes[0][g] != sizes[1][g]] == [2]
+    assert new.nan_value_counts == old.nan_value_counts
+    assert new.upper_bounds[2] == (1000).to_bytes(4, "little")
+    assert pq.read_table(new.file_path.removeprefix("file://"))["n"].to_pylist() == [
+        1000 if i == 45 else None if i == 47 else row["n"] for i, row in enumerate(rows)
+    ]
+
+
+def test_a_delete_encodes_its_row_group_alone_and_counts_nan_exactly(tmp_path):
+    rows = some_rows(100, 2)
+    old = first_file(tmp_path, rows)
+    gone = next(
+        i for i, row in enumerate(rows) if i > 20 and row["x"] is not None and row["x"] != row["x"]
+    )
+    changes = changes_at([gone], gone=[True])
+    new, result = rewritten(tmp_path, old, SCHEMA, changes, {}, [99])
+    assert result["whole"] is None
+    assert new.nan_value_counts[3] in (old.nan_value_counts[3] - 1, old.nan_value_counts[3] - 2)
+    ids = pq.read_table(new.file_path.removeprefix("file://"))["id"].to_pylist()
+    assert ids == [i for i in range(100) if i not in (gone, 99)]
+
+
+@pytest.mark.parametrize(
+    ("positions", "assigned", "why"),
+    [
+        (range(100), ("n", "x", "s", "inner", "many"), "the changes leave little of the file"),
+        (range(0, 100, 3), (), "the changes leave little of the file"),
+    ],
+)
+def test_little_to_copy_is_written_as_a_whole(tmp_path, positions, assigned, why):
+    rows = some_rows(100, 3)
+    old = first_file(tmp_path, rows)
+    wanted = schema_to_pyarrow(SCHEMA)
+    touched = list(positions)
+    values = {
+        f"new {n}": pa.array([rows[i][n] for i in touched], wanted.field(n).type) for n in assigned
+    }
+    changes = pa.table({"pos": touched, "gone": [not assigned] * len(touched), **values})
+    _, result = rewritten(tmp_path, old, SCHEMA, changes, {n: f"new {n}" for n in assigned}, [])
+    assert why in result["whole"]
+
+
+def test_a_null_in_a_required_column_stops_it_and_leaves_no_file(tmp_path):
+    old = first_file(tmp_path, some_rows(100, 4))
+    changes = changes_at([3], v=pa.array([None], pa.int64()))
+    with pytest.raises(NullInRequiredError, match="id"):
+        rewritten(tmp_path, old, SCHEMA, changes, {"id": "v"}, [])
+    assert len(list(tmp_path.glob("*.parquet"))) == 1
+
+
+@pytest.mark.parametrize("damage", ["truncated", "a page of the column", "no Parquet at all"])
+def test_a_damaged_file_is_told_by_its_path_and_leaves_no_file(tmp_path, damage):
+    old = first_file(tmp_path, some_rows(100, 5))
+    path = Path(old.file_path.removeprefix("file://"))
+    data = bytearray(path.read_bytes())
+    if damage == "truncated":
+        data = data[: len(data) // 2]
+    elif damage == "no Parquet at all":
+        data = bytearray(b"hello, this is text\n" * 10)
+    else:
+        start = pq.read_metadata(path).row_group(0).column(1).dictionary_page_offset
+        data[start : start + 30] = bytes(30)
+    path.write_bytes(bytes(data))
+    changes = changes_at([3], v=pa.array([5], pa.int32()))
+    with pytest.raises((OSError, DamagedFileError), match=path.name):
+        rewritten(tmp_path, old, SCHEMA, changes, {"n": "v"}, [])
+    assert list(tmp_path.glob("*.parquet")) == [path]
+
+
+def test_workers_need_nothing_of_ours(tmp_path):
+    """The task is pickled by value: a worker has PyArrow, and no icefloe."""
+    old = first_file(tmp_path, some_rows(100, 6))
+    plan = RewritePlan(
+        layout=layout_of(tmp_path, SCHEMA),
+        files={"uri": FileToRewrite(old.file_path.removeprefix("file://"), f"file://{tmp_path}")},
+        file_column="file",
+        pos_column="pos",
+    )
+    packed = tmp_path / "task.pickle"
+    packed.write_bytes(cloudpickle.dumps(rewrite_files(plan)))
+    script = (
+        "import pathlib, pickle, sys\n"
+        "import pyarrow as pa\n"
+        "sys.modules['icefloe'] = None\n"
+        f"task = pickle.loads(pathlib.Path({str(packed)!r}).read_bytes())\n"
+        "batch = pa.record_batch({'file': ['uri'], 'pos': [7]})\n"
+        "(told,) = task(iter([batch]))\n"
+        "print(pickle.loads(told.column(0)[0].as_py())['rewrite']['files'][0]['bytes_copied'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert int(done.stdout) > 1000

@@ -1,0 +1,331 @@
+"""Files put together from other files' bytes are read by everyone as if written anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from parquet_files import READERS, Case, by_pyarrow, cases, open_file, operate, write
+
+from icefloe.parquet.check import problems
+from icefloe.parquet.compact import Items, Kind, changed, items, value
+from icefloe.parquet.fields import Chunk, File, Group
+from icefloe.parquet.footer import (
+    DamagedFileError,
+    ParquetBytes,
+    group_rows,
+    open_buffer,
+    open_parquet,
+)
+from icefloe.parquet.surgery import GroupChange, Surgery, cannot_copy
+
+OPTIONS = {"compression": "zstd"}
+PLENTY = settings(
+    max_examples=400,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+FEW = settings(PLENTY, max_examples=20, derandomize=True)
+
+
+def wrong_with(path: Path) -> list[str]:
+    return problems(str(path), pa.py_buffer(path.read_bytes()))
+
+
+def check(case: Case) -> None:
+    with TemporaryDirectory() as folder:
+        source, target, plain = (Path(folder, f"{n}.parquet") for n in ("old", "new", "plain"))
+        write(case, source)
+        spliced, expected = operate(case, source, target)
+
+        data = pa.py_buffer(target.read_bytes())
+        assert spliced.size == len(data)
+        assert wrong_with(target) == []
+        pq.write_table(expected, plain)
+        assert by_pyarrow(target) == repr(expected.to_pylist())
+        for reader in READERS:
+            assert reader(target) == reader(plain), reader.__name__
+
+
+@FEW
+@given(cases())
+def test_random_changes(case):
+    check(case)
+
+
+@pytest.mark.slow
+@PLENTY
+@given(cases())
+def test_many_random_changes(case):
+    check(case)
+
+
+def source_of(rows: pa.Table, **options: object) -> ParquetBytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, row_group_size=100, **options)
+    return open_buffer("source", sink.getvalue())
+
+
+def spliced_of(
+    file: ParquetBytes,
+    schema: pa.Schema,
+    changes: list[GroupChange],
+    rows: pa.Table,
+    names: dict[str, str] | None = None,
+) -> tuple[pa.Buffer, Surgery]:
+    """The file after surgery; `rows` are those it shall have, row groups full but for the last."""
+    starts = [0, *accumulate(change.rows for change in changes)]
+    surgery = Surgery.plan(file, schema, names or {n: n for n in schema.names}, OPTIONS)
+    sink = pa.BufferOutputStream()
+    surgery.run(
+        sink,
+        changes,
+        lambda group, names: rows.slice(starts[group], changes[group].rows).select(names),
+    )
+    return sink.getvalue(), surgery
+
+
+def chunk_of(data: pa.Buffer, group: int, leaf: int) -> pq.ColumnChunkMetaData:
+    return pq.read_metadata(pa.BufferReader(data)).row_group(group).column(leaf)
+
+
+NUMBERS = pa.table(
+    {
+        "id": pa.array(range(300), pa.int64()),
+        "n": pa.array([i % 5 for i in range(300)], pa.int64()),
+        "s": [f"text {i % 9}" for i in range(300)],
+    }
+)
+
+
+def test_ranges_that_follow_each_other_are_read_at_once():
+    source = source_of(NUMBERS)
+    reads: list[tuple[int, int]] = []
+
+    def read(start: int, length: int) -> bytes:
+        reads.append((start, length))
+        return source.read(start, length)
+
+    watched = open_parquet("source", source.size, read)
+    reads.clear()
+    changes = [GroupChange(100), GroupChange(100, frozenset({"n"})), GroupChange(100)]
+    data, surgery = spliced_of(watched, NUMBERS.schema, changes, NUMBERS)
+    assert len(reads) == 4  # a whole row group, the columns beside `n`, a whole row group
+    assert sum(length for _, length in reads) == surgery.bytes_kept(changes)
+    assert problems("new", data) == []
+
+
+def test_untouched_chunks_are_the_same_bytes_and_touched_ones_keep_codec_and_encoding():
+    source = source_of(
+        NUMBERS,
+        compression={"id": "snappy", "n": "gzip", "s": "none"},
+        use_dictionary=["s"],
+        column_encoding={"n": "DELTA_BINARY_PACKED"},
+        data_page_version="2.0",
+    )
+    rows = NUMBERS.set_column(1, "n", pa.array([7] * 300, pa.int64()))
+    changes = [GroupChange(100), GroupChange(100, frozenset({"n"})), GroupChange(100)]
+    data, surgery = spliced_of(source, NUMBERS.schema, changes, rows)
+    old = source.read(0, source.size)
+    for group, leaf in ((0, 0), (0, 1), (1, 0), (1, 2), (2, 2)):
+        before, after = (chunk_of(pa.py_buffer(d), group, leaf) for d in (old, data.to_pybytes()))
+        size = before.total_compressed_size
+        assert after.total_compressed_size == size
+        starts = [c.dictionary_page_offset or c.data_page_offset for c in (before, after)]
+        assert old[starts[0] :][:size] == data.to_pybytes()[starts[1] :][:size]
+    touched = chunk_of(data, 1, 1)
+    assert (touched.compression, touched.statistics.min) == ("GZIP", 7)
+    assert "DELTA_BINARY_PACKED" in touched.encodings
+    assert not touched.has_dictionary_page
+    assert surgery.kept(changes) == [{"id", "n", "s"}, {"id", "s"}, {"id", "n", "s"}]
+
+
+def test_page_indexes_move_with_their_chunks():
+    """The check compares every location in an index with the pages that are there."""
+    source = source_of(NUMBERS, write_page_index=True, data_page_size=100)
+    changes = [GroupChange(0), GroupChange(100, frozenset({"id"})), GroupChange(100)]
+    data, _ = spliced_of(source, NUMBERS.schema, changes, NUMBERS.slice(100))
+    assert problems("new", data) == []
+    footer = pq.read_metadata(pa.BufferReader(data))
+    chunks = [footer.row_group(g).column(c) for g in range(2) for c in range(3)]
+    assert all(chunk.has_offset_index and chunk.has_column_index for chunk in chunks)
+
+
+def test_bloom_filters_move_with_their_chunks(tmp_path):
+    """DuckDB writes them, and skips row groups by them."""
+    path, new = tmp_path / "old.parquet", tmp_path / "new.parquet"
+    rows = pa.table({"k": [f"key {i % 200 * 3}" for i in range(8192)], "n": [1] * 8192})
+    with duckdb.connect() as connection:
+        connection.register("rows", rows)
+        connection.execute(f"COPY (FROM rows) TO '{path}' (FORMAT parquet, ROW_GROUP_SIZE 2048)")
+        file = open_file(path)
+        schema = pq.read_schema(path)
+        changes = [GroupChange(2048, frozenset({"n"}))] * 3 + [GroupChange(0)]
+        surgery = Surgery.plan(file, schema, {"k": "k", "n": "n"}, OPTIONS)
+        with new.open("wb") as sink:
+            surgery.run(sink, changes, lambda group, names: rows.slice(0, 2048).select(names))
+        found = connection.sql(f"FROM parquet_metadata('{new}') WHERE bloom_filter_offset > 0")
+        assert len(found.fetchall()) == 3
+        for key, times in (("key 3", 31), ("key 4", 0), ("key 597", 30)):
+            (count,) = connection.sql(f"SELECT count(*) FROM '{new}' WHERE k = '{key}'").fetchone()
+            assert count == times
+            probes = connection.sql(f"FROM parquet_bloom_probe('{new}', 'k', '{key}')").fetchall()
+            assert all(excluded for *_, excluded in probes) == (times == 0)
+    assert wrong_with(new) == []
+
+
+def test_rows_stay_sorted_by_columns_that_keep_their_values():
+    order = [pq.SortingColumn(0), pq.SortingColumn(1), pq.SortingColumn(2)]
+    source = source_of(NUMBERS, sorting_columns=order)
+    schema = NUMBERS.schema
+    moved = pa.schema([schema.field("s"), schema.field("id"), schema.field("n")])
+    changes = [GroupChange(100), GroupChange(100, frozenset({"n"})), GroupChange(50)]
+    data, _ = spliced_of(source, moved, changes, NUMBERS)
+    footer = pq.read_metadata(pa.BufferReader(data))
+    sorted_by = [
+        [column.column_index for column in footer.row_group(group).sorting_columns]
+        for group in range(3)
+    ]
+    assert sorted_by == [[1, 2, 0], [1], [1, 2, 0]]
+
+
+def test_key_values_and_writer_are_kept_and_copies_of_the_schema_only_while_right():
+    facts = {b"owner": b"me", b"pandas": b"{}", b"iceberg.schema": b"{}"}
+    source = source_of(NUMBERS.replace_schema_metadata(facts))
+    changes = [GroupChange(100, frozenset({"n"}))] * 3
+    same, _ = spliced_of(source, NUMBERS.schema, changes, NUMBERS)
+    before = pq.read_metadata(pa.BufferReader(source.read(0, source.size)))
+    after = pq.read_metadata(pa.BufferReader(same))
+    assert after.metadata == before.metadata
+    assert after.created_by == before.created_by
+    renamed = NUMBERS.rename_columns(["id", "n", "t"])
+    names = {"id": "id", "n": "n", "t": "s"}
+    other, _ = spliced_of(source, renamed.schema, changes, renamed, names)
+    assert set(pq.read_metadata(pa.BufferReader(other)).metadata) == {b"owner", b"ARROW:schema"}
+    assert pq.read_table(pa.BufferReader(other)).equals(renamed)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "copied"),
+    [
+        (pa.int32(), pa.int32(), True),
+        (pa.int32(), pa.int64(), False),
+        (pa.float32(), pa.float64(), False),
+        (pa.decimal128(9, 2), pa.decimal128(12, 2), False),
+        (pa.timestamp("ms"), pa.timestamp("us"), False),
+        (pa.timestamp("us"), pa.timestamp("us", "UTC"), False),
+        (pa.large_string(), pa.string(), True),
+        (pa.binary(), pa.string(), False),
+        (pa.list_(pa.int32()), pa.list_(pa.int32()), True),
+        (pa.list_(pa.int32()), pa.list_(pa.field("element", pa.int32(), nullable=False)), False),
+        (pa.struct([("a", pa.int32())]), pa.struct([("b", pa.int32())]), False),
+        (pa.struct([("a", pa.int32())]), pa.struct([("a", pa.int32())]), True),
+    ],
+)
+def test_chunks_stay_only_where_the_column_is_the_same(before, after, copied):
+    schema = pa.schema([pa.field("c", before)])
+    file = source_of(schema.empty_table())
+    surgery = Surgery.plan(file, pa.schema([pa.field("c", after)]), {"c": "c"}, OPTIONS)
+    assert (surgery.columns[0].source is not None) == copied
+
+
+def test_a_required_column_is_another_one_than_an_optional_one():
+    file = source_of(pa.schema([pa.field("c", pa.int32(), nullable=False)]).empty_table())
+    surgery = Surgery.plan(file, pa.schema([pa.field("c", pa.int32())]), {"c": "c"}, OPTIONS)
+    assert surgery.columns[0].source is None
+
+
+def test_a_column_whose_bounds_are_ordered_otherwise_is_encoded_anew():
+    file = source_of(NUMBERS)
+    orders = list(items(file.footer, File.ORDERS))
+    orders[1] = {2: (Kind.STRUCT, {})}
+    footer = changed(file.footer, {File.ORDERS: (Kind.LIST, Items(Kind.STRUCT, orders))})
+    names = {name: name for name in NUMBERS.schema.names}
+    surgery = Surgery.plan(replace(file, footer=footer), NUMBERS.schema, names, OPTIONS)
+    assert [planned.source is None for planned in surgery.columns] == [False, True, False]
+
+
+def test_old_files_with_wrong_chunk_lengths_are_not_copied():
+    file = source_of(NUMBERS)
+    assert cannot_copy(file) is None
+    old = changed(file.footer, {File.CREATED_BY: (Kind.BINARY, b"parquet-cpp version 1.2.8")})
+    assert "wrong lengths" in str(cannot_copy(replace(file, footer=old)))
+
+
+def test_a_damaged_page_index_is_told_with_the_path():
+    sink = pa.BufferOutputStream()
+    pq.write_table(NUMBERS, sink, write_page_index=True)
+    data = bytearray(sink.getvalue().to_pybytes())
+    chunk = items(open_buffer("x", pa.py_buffer(bytes(data))).groups[0], Group.COLUMNS)[0]
+    start = value(chunk, Chunk.OFFSET_INDEX)
+    data[start : start + 4] = b"\xff\xff\xff\xff"
+    file = open_buffer("a/b.parquet", pa.py_buffer(bytes(data)))
+    with pytest.raises(DamagedFileError, match=r"a/b\.parquet is damaged: its page index"):
+        spliced_of(file, NUMBERS.schema, [GroupChange(300)], NUMBERS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("codec", ["zstd", "snappy", "gzip", "uncompressed"])
+def test_files_that_spark_wrote(spark, tmp_path, codec, version):
+    """Page indexes, Spark's own copy of the schema, several row groups; read again by Spark."""
+    frame = spark.range(6000).selectExpr(
+        "id",
+        "cast(id % 10 AS INT) AS n",
+        "concat('k', id % 40) AS s",
+        "if(id % 7 = 0, NULL, id / 3) AS x",
+        "cast(id AS DECIMAL(12, 2)) AS d",
+        "timestamp_micros(id) AS t",
+        "array(id, NULL) AS many",
+        "named_struct('a', id, 'b', map('k', id)) AS inner",
+    )
+    options = {
+        "compression": codec,
+        "parquet.writer.version": version,
+        "parquet.block.row.count.limit": "2000",
+        "parquet.page.row.count.limit": "300",
+        "parquet.bloom.filter.enabled#s": "true",
+    }
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    frame.coalesce(1).write.options(**options).parquet(str(tmp_path / "written"))
+    spark.conf.unset("spark.sql.parquet.outputTimestampType")
+    (source,) = (tmp_path / "written").glob("*.parquet")
+    rows = pq.read_table(source)
+    file = open_file(source)
+    counts = [group_rows(group) for group in file.groups]
+    assert len(counts) > 2
+    changes = [GroupChange(count, frozenset({"n"})) for count in counts]
+    changes[-1] = GroupChange(counts[-1] - 1)
+    new = rows.set_column(1, rows.schema.field("n"), pa.array([77] * 6000, pa.int32()))
+    starts = [0, *accumulate(counts)]
+    target = tmp_path / "new.parquet"
+    surgery = Surgery.plan(file, rows.schema, {n: n for n in rows.schema.names}, OPTIONS)
+    kept = {planned.name for planned in surgery.columns if planned.source}
+    assert kept >= {"id", "n", "s", "x", "t"}
+    with target.open("wb") as sink:
+        surgery.run(
+            sink,
+            changes,
+            lambda group, names: new.slice(starts[group], changes[group].rows).select(names),
+        )
+    assert wrong_with(target) == []
+    expected = new.slice(0, 5999)
+    plain = tmp_path / "plain.parquet"
+    pq.write_table(expected, plain)
+    for reader in READERS:
+        assert reader(target) == reader(plain), reader.__name__
+    for condition in ("id BETWEEN 2100 AND 2110", "s = 'k7'", "n = 77 AND x > 1500", "s = 'none'"):
+        found = [
+            sorted(map(str, spark.read.parquet(str(path)).where(condition).collect()))
+            for path in (target, plain)
+        ]
+        assert found[0] == found[1], condition

@@ -1,0 +1,275 @@
+"""Random Parquet files and changes to them, and each file through several readers' eyes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import chdb
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import strategies as st
+
+from icefloe.parquet.footer import ParquetBytes, group_rows, open_parquet
+from icefloe.parquet.surgery import GroupChange, Spliced, Surgery
+
+INNER = pa.struct([pa.field("x", pa.int32()), pa.field("y", pa.string())])
+TYPES: tuple[pa.DataType, ...] = (
+    pa.int32(),
+    pa.int64(),
+    pa.float32(),
+    pa.float64(),
+    pa.string(),
+    pa.binary(),
+    pa.bool_(),
+    pa.date32(),
+    pa.timestamp("us"),
+    pa.timestamp("us", "UTC"),
+    pa.decimal128(9, 2),
+    pa.decimal128(18, 4),
+    pa.decimal128(30, 3),
+    INNER,
+    pa.struct([pa.field("inner", INNER), pa.field("many", pa.list_(pa.int64()))]),
+    pa.list_(pa.float64()),
+    pa.list_(INNER),
+    pa.map_(pa.string(), pa.int64()),
+)
+PROMOTED = {pa.int32(): pa.int64(), pa.float32(): pa.float64()}
+CODECS = ("zstd", "snappy", "gzip", "none")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file to be changed, the schema it gets, and its rows afterwards (None: the row goes)."""
+
+    rows: pa.Table
+    group_rows: int
+    writer: str
+    options: dict[str, Any]
+    schema: pa.Schema
+    names: dict[str, str]
+    updated: frozenset[str]
+    touched: list[int] = field(repr=False)
+    deleted: list[int] = field(repr=False)
+    seed: int = 0
+    new_columns: list[str] = field(default_factory=list)
+
+
+@st.composite
+def cases(draw: Any, writers: tuple[str, ...] = ("pyarrow", "pyarrow", "duckdb")) -> Case:
+    """A random file with random changes."""
+    writer = draw(st.sampled_from(writers))
+    count = draw(st.integers(1, 400)) if writer == "pyarrow" else draw(st.integers(1, 7000))
+    seed = draw(st.integers(0, 2**32))
+    chance = random.Random(seed)
+    kinds = draw(st.lists(st.sampled_from(TYPES), min_size=1, max_size=6))
+    fields = [
+        pa.field(f"c{i}", kind, nullable=writer != "pyarrow" or draw(st.booleans()))
+        for i, kind in enumerate(kinds)
+    ]
+    nulls = draw(st.sampled_from([0.0, 0.2, 1.0]))
+    rows = pa.table([_column(chance, f, count, nulls) for f in fields], schema=pa.schema(fields))
+    options = {
+        "compression": draw(st.sampled_from(CODECS)),
+        "data_page_version": draw(st.sampled_from(["1.0", "2.0"])),
+        "use_dictionary": draw(st.booleans()),
+        "write_page_index": draw(st.booleans()),
+        "write_page_checksum": draw(st.booleans()),
+        "data_page_size": draw(st.sampled_from([200, 1_048_576])),
+        "store_decimal_as_integer": draw(st.booleans()),
+    }
+    group = draw(st.integers(1, 150)) if writer == "pyarrow" else 2048
+    schema, names, new = _evolved(draw, rows.schema)
+    old = [f.name for f in schema if f.name in names]
+    updated = draw(st.sets(st.sampled_from(old))) if old else set()
+    part = draw(st.sampled_from([0.0, 0.01, 0.5, 1.0]))
+    goes = draw(st.sampled_from([0.0, 0.0, 0.05, 1.0]))
+    low = draw(st.integers(0, count - 1))
+    high = draw(st.integers(low, count - 1))
+    within = range(low, high + 1)
+    deleted = [i for i in within if chance.random() < goes]
+    touched = [i for i in within if chance.random() < part]
+    return Case(
+        rows, group, writer, options, schema, names, frozenset(updated), touched, deleted, seed, new
+    )
+
+
+def write(case: Case, path: Path) -> None:
+    """Write the case's rows with its writer."""
+    if case.writer == "pyarrow":
+        pq.write_table(case.rows, path, row_group_size=case.group_rows, **case.options)
+        return
+    codec = {"none": "uncompressed"}.get(case.options["compression"], case.options["compression"])
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("rows", case.rows)
+        connection.execute(
+            f"COPY (FROM rows) TO '{path}' (FORMAT parquet, CODEC '{codec}', "
+            f"ROW_GROUP_SIZE {case.group_rows})"  # of V2 files, PyArrow cannot read some
+        )
+
+
+def open_file(path: Path) -> ParquetBytes:
+    """A file on disk, read by ranges."""
+    data = path.read_bytes()
+    return open_parquet(str(path), len(data), lambda start, length: data[start : start + length])
+
+
+def operate(case: Case, source: Path, target: Path) -> tuple[Spliced, pa.Table]:
+    """Change the file by surgery; what was written, and the rows that should be in it."""
+    old = pq.ParquetFile(source).read()
+    file = open_file(source)
+    schema = _as_read(case, old.schema)
+    after = changed_rows(case, old, schema)
+    keep = np.ones(old.num_rows, dtype=bool)
+    keep[case.deleted] = False
+    starts = np.cumsum([0, *(group_rows(group) for group in file.groups)])
+    changes = []
+    for start, end in pairwise(starts):
+        hit = bool(case.updated) and any(start <= i < end for i in case.touched)
+        changes.append(
+            GroupChange(int(keep[start:end].sum()), case.updated if hit else frozenset())
+        )
+
+    def new_rows(group: int, names: Any) -> Any:
+        start, end = starts[group], starts[group + 1]
+        part = after.slice(start, end - start).filter(pa.array(keep[start:end]))
+        return part.select(names)
+
+    surgery = Surgery.plan(file, schema, case.names, _writer_options(case))
+    with target.open("wb") as sink:
+        spliced = surgery.run(sink, changes, new_rows)
+    assert spliced.bytes_copied >= surgery.bytes_kept(changes)
+    return spliced, after.filter(pa.array(keep))
+
+
+def changed_rows(case: Case, old: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows in the new schema, with new values but with the deleted rows still there."""
+    chance = random.Random(case.seed + 1)
+    columns = []
+    for wanted in schema:
+        if wanted.name not in case.names:
+            columns.append(_column(chance, wanted, old.num_rows, 0.5))
+            continue
+        column = old.column(case.names[wanted.name]).cast(wanted.type).combine_chunks()
+        if wanted.name in case.updated and case.touched:
+            fresh = _column(chance, wanted, len(case.touched), 0.2)
+            indices = np.arange(old.num_rows)
+            indices[case.touched] = old.num_rows + np.arange(len(case.touched))
+            both = pa.concat_arrays([column, fresh.cast(wanted.type)])
+            column = both.take(pa.array(indices))
+        columns.append(column)
+    return pa.table(columns, schema=schema)
+
+
+def by_pyarrow(path: Path) -> str:
+    return repr(pq.ParquetFile(path, page_checksum_verification=True).read().to_pylist())
+
+
+def by_duckdb(path: Path) -> str:
+    with duckdb.connect() as connection:
+        return repr(connection.sql(f"FROM read_parquet('{path}')").fetchall())
+
+
+def by_polars(path: Path) -> str:
+    return repr(pl.read_parquet(path).rows())
+
+
+def by_clickhouse(path: Path) -> str:
+    """Its lines in an order of their own: row groups come as they are ready."""
+    answer = chdb.query(f"SELECT * FROM file('{path}', Parquet)", "JSONCompactEachRow")
+    return repr(sorted(answer.bytes().splitlines()))
+
+
+READERS: tuple[Callable[[Path], str], ...] = (by_pyarrow, by_duckdb, by_polars, by_clickhouse)
+
+
+def _evolved(draw: Any, schema: pa.Schema) -> tuple[pa.Schema, dict[str, str], list[str]]:
+    """Sometimes another schema: columns added, dropped, promoted, renamed, in another order."""
+    names = {f.name: f.name for f in schema}
+    if not draw(st.sampled_from([False, False, True])):
+        return schema, names, []
+    fields = [f.with_type(PROMOTED.get(f.type, f.type)) for f in schema]
+    names = {}
+    kept = []
+    for wanted in fields:
+        action = draw(st.sampled_from(["keep", "keep", "keep", "rename", "drop"]))
+        if action != "drop":
+            name = f"{wanted.name} renamed" if action == "rename" else wanted.name
+            names[name] = wanted.name
+            kept.append(wanted.with_name(name))
+    kept.append(pa.field("added", draw(st.sampled_from(TYPES))))
+    return pa.schema(draw(st.permutations(kept))), names, ["added"]
+
+
+def _as_read(case: Case, found: pa.Schema) -> pa.Schema:
+    """The wanted schema, in the types the file is read with where the case does not promote."""
+    fields = []
+    for wanted in case.schema:
+        if wanted.name not in case.names:
+            fields.append(wanted)
+            continue
+        name = case.names[wanted.name]
+        have = found.field(name)
+        promoted = wanted.type != case.rows.schema.field(name).type
+        fields.append((have.with_type(wanted.type) if promoted else have).with_name(wanted.name))
+    return pa.schema(fields)
+
+
+def _writer_options(case: Case) -> dict[str, Any]:
+    return {
+        "compression": "zstd",
+        "store_decimal_as_integer": case.options["store_decimal_as_integer"]
+        or case.writer != "pyarrow",
+        "data_page_size": 500,
+    }
+
+
+def _column(chance: random.Random, wanted: pa.Field, count: int, nulls: float) -> pa.Array:
+    share = nulls if wanted.nullable else 0.0
+    values = [
+        None if chance.random() < share else _value(chance, wanted.type) for _ in range(count)
+    ]
+    return pa.array(values, wanted.type)
+
+
+def _value(chance: random.Random, kind: pa.DataType) -> Any:
+    few = chance.random() < 0.5
+    if pa.types.is_boolean(kind):
+        return chance.random() < 0.5
+    if pa.types.is_integer(kind):
+        return chance.randrange(-5, 5) if few else chance.randrange(-(2**31), 2**31)
+    if pa.types.is_floating(kind):
+        special = [float("nan"), float("inf"), -0.0, 0.0, 1.5]
+        number = chance.choice(special) if few else chance.uniform(-1e6, 1e6)
+        return float(np.float32(number)) if kind == pa.float32() else number
+    if pa.types.is_string(kind):
+        return chance.choice(["", "a", "é", "long " * 20]) if few else str(chance.random())
+    if pa.types.is_binary(kind):
+        return chance.randbytes(chance.randrange(6))
+    if pa.types.is_date(kind):
+        return date(1970, 1, 1) + timedelta(days=chance.randrange(-10_000, 20_000))
+    if pa.types.is_timestamp(kind):
+        zone = UTC if kind.tz else None
+        return datetime(2000, 1, 1, tzinfo=zone) + timedelta(microseconds=chance.randrange(10**15))
+    if pa.types.is_decimal(kind):
+        digits = chance.randrange(-(10**kind.precision) + 1, 10**kind.precision)
+        return Decimal(digits).scaleb(-kind.scale)
+    if pa.types.is_struct(kind):
+        return {f.name: _maybe(chance, f.type) for f in kind}
+    if pa.types.is_map(kind):
+        return [(str(i), _maybe(chance, kind.item_type)) for i in range(chance.randrange(3))]
+    return [_maybe(chance, kind.value_type) for _ in range(chance.randrange(4))]
+
+
+def _maybe(chance: random.Random, kind: pa.DataType) -> Any:
+    return None if chance.random() < 0.2 else _value(chance, kind)
