@@ -31,10 +31,11 @@ from icefloe.schemas.forms import to_iceberg_schema
 from icefloe.schemas.partitions import parse_partition_by, parse_sort_by
 from icefloe.session import session_of, was_started_here
 from icefloe.settings import MODE_PROPERTIES, UpdateMode, normalised_properties
-from icefloe.sql.names import DEFAULT_NAMESPACE, Names
+from icefloe.sql.names import Names
 from icefloe.sql.run import SqlResult, run_sql
 from icefloe.subqueries import resolve_tables
 from icefloe.table import Table
+from icefloe.table_names import DEFAULT_NAMESPACE
 
 EMBEDDED_CATALOG = "icefloe"
 _opened: list[ref[Lake]] = []  # in the order of opening

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from icefloe import columns as names
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.execute.scan import Scan
+from icefloe.expressions import expression
 from icefloe.frames import frame_of
 from icefloe.metadata.state import TableState, at_snapshot, snapshot_as_of
 from icefloe.metadata.storage import spark_uri
@@ -45,7 +46,8 @@ def read_rows(
         rows = scan.rows() if set(columns or ()) & set(_META) else scan.plain_rows()
         rows = rows.alias(state.alias)
         if where is not None:
-            condition = F.expr(context.resolve(where, state)) if isinstance(where, str) else where
+            text = context.resolve(where, state) if isinstance(where, str) else None
+            condition = where if text is None else expression(text)
             rows = rows.filter(condition)
         if columns is not None and names.META_FILE in columns:
             rows = _with_locations(rows, files.candidates)

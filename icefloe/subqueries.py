@@ -19,7 +19,7 @@ def resolve_tables(text: str, rows_of: Callable[[TableName], DataFrame | None]) 
 
     Only the names are replaced: the rest of the text stays as it is, to the letter.
     """
-    found = [(name, rows_of(name)) for name in table_names(text)]
+    found = [(name, rows_of(name)) for name in table_names(text, is_query=False)]
     views = [(name, _view(rows)) for name, rows in found if rows is not None]
     return rename_tables(text, views).text
 

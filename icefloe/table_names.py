@@ -7,11 +7,14 @@ commas of a FROM clause. What a WITH defines is no table where it is seen.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from icefloe.errors import StatementError
 from icefloe.lexing import Kind, Token, tokenize
 from icefloe.quoting import quote
+
+DEFAULT_NAMESPACE = "default"  # of tables named without one
 
 
 def _words(text: str) -> frozenset[str]:
@@ -55,6 +58,11 @@ class TableName:
     def __str__(self) -> str:
         return ".".join(self.parts)
 
+    def moved(self, by: int) -> TableName:
+        """The same name when its text stands further on."""
+        at = None if self.alias_at is None else self.alias_at + by
+        return replace(self, start=self.start + by, end=self.end + by, alias_at=at)
+
 
 @dataclass(frozen=True, slots=True)
 class Spliced:
@@ -92,45 +100,74 @@ def rename_tables(text: str, renamed: Sequence[tuple[TableName, str]]) -> Splice
         edits.append((name.start, name.end, new))
         if name.alias_at is not None:
             edits.append((name.alias_at, name.alias_at, f" AS {quote(name.parts[-1])}"))
-    long = {
-        tuple(part.lower() for part in name.parts)
-        for name, _ in renamed
-        if name.alias_at is not None and len(name.parts) > 1
-    }
-    taken = [(start, end) for start, end, _ in edits if end > start]
-    edits += _qualifiers(tokenize(text), long, taken)
-    return splice(text, edits)
+    shown = [name.parts for name, _ in renamed if name.alias_at is not None]
+    return splice(text, [*edits, *_qualifiers(text, shown)])
 
 
 def unqualified(text: str, names: Iterable[tuple[str, ...]]) -> Spliced:
     """`namespace.table.column` as `table.column`, for tables of these names."""
-    long = {tuple(part.lower() for part in name) for name in names if len(name) > 1}
-    tables = [(table.start, table.end) for table in table_names(text)] if long else []
-    return splice(text, _qualifiers(tokenize(text), long, tables))
+    return splice(text, _qualifiers(text, list(names)))
 
 
-def _qualifiers(
-    tokens: list[Token], names: set[tuple[str, ...]], taken: list[tuple[int, int]]
-) -> list[tuple[int, int, str]]:
+def _qualifiers(text: str, names: Sequence[tuple[str, ...]]) -> list[tuple[int, int, str]]:
     """Edits that leave of `namespace.table.` before a column only `table.`."""
+    long = {_lower(name) for name in names if len(name) > 1}
+    if not long:
+        return []
+    tokens, tables = tokenize(text), table_names(text)
     found = []
-    for name in names:
+    for name in long:
         width = 2 * len(name)
         for i in range(len(tokens) - width):
             run = tokens[i : i + width]
             if (
-                tuple((t.name or "").lower() for t in run[::2]) == name
+                _lower([t.name or "" for t in run[::2]]) == name
                 and all(t.word == "." for t in run[1::2])
                 and (i == 0 or tokens[i - 1].word != ".")
-                and not any(start <= run[0].start < end for start, end in taken)
+                and not any(table.start <= run[0].start < table.end for table in tables)
             ):
+                _refuse_shared(name, names, tables, tokens)
                 found.append((run[0].start, run[-2].start, ""))
     return found
 
 
-def table_names(text: str) -> list[TableName]:
-    """The tables that a query, or an expression with subqueries, names."""
-    finder = _Finder(tokenize(text), text)
+def _refuse_shared(
+    name: tuple[str, ...],
+    names: Iterable[tuple[str, ...]],
+    tables: Sequence[TableName],
+    tokens: Sequence[Token],
+) -> None:
+    """Refuse `namespace.table.column` where `table` could be something else as well."""
+    shown = [_lower(t.parts) for t in tables if t.alias_at is not None]
+    others = {_full(other) for other in (*shown, *map(_lower, names)) if other[-1] == name[-1]}
+    if others - {_full(name)} or _stands_alone(name[-1], tables, tokens):
+        raise StatementError(
+            f"{'.'.join(name)} before a column is not clear here: {name[-1]!r} also names "
+            "something else. Give each table an alias, and put that before its columns."
+        )
+
+
+def _stands_alone(last: str, tables: Sequence[TableName], tokens: Sequence[Token]) -> bool:
+    """Whether a bare name may be an alias, or what a WITH defines."""
+    for i, token in enumerate(tokens):
+        dotted = any(0 <= j < len(tokens) and tokens[j].word == "." for j in (i - 1, i + 1))
+        within = any(table.start <= token.start < table.end for table in tables)
+        if (token.name or "").lower() == last and not dotted and not within:
+            return True
+    return False
+
+
+def _lower(parts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(part.lower() for part in parts)
+
+
+def _full(parts: tuple[str, ...]) -> tuple[str, ...]:
+    return parts if len(parts) > 1 else (DEFAULT_NAMESPACE, *parts)
+
+
+def table_names(text: str, *, is_query: bool = True) -> list[TableName]:
+    """The tables that a query names, or an expression with subqueries."""
+    finder = _Finder(tokenize(text), text, is_query=is_query)
     finder.run()
     return finder.found
 
@@ -148,7 +185,8 @@ class _Level:
 
 
 class _Finder:
-    def __init__(self, tokens: list[Token], text: str) -> None:
+    def __init__(self, tokens: list[Token], text: str, *, is_query: bool) -> None:
+        self._is_query = is_query
         self._tokens = tokens
         self._text = text
         self._levels = [_Level()]
@@ -198,7 +236,9 @@ class _Finder:
         before = self._word(at - 1)
         if before == ")":
             return bool(self._levels[-1].ctes)
-        return at == 0 or before in ("(", "ALL", "DISTINCT") or before in _SET_OPERATORS
+        if at == 0:
+            return self._is_query
+        return before in ("(", "ALL", "DISTINCT") or before in _SET_OPERATORS
 
     def _is_clause(self, at: int, level: _Level) -> bool:
         """Whether a FROM is a clause, not one of `IS DISTINCT FROM` or `extract(year FROM d)`."""

@@ -17,6 +17,7 @@ from icefloe.cli.worker import Worker
 from icefloe.lake import Lake
 from icefloe.results import DmlResult
 from icefloe.spark_errors import translated
+from icefloe.sql.parse import parse_statements
 from icefloe.sql.split import split_statements
 
 
@@ -39,8 +40,11 @@ class Shell:
     output: Output
 
     def run(self, text: str, file: str | None = None) -> None:
-        """Run the statements of a text; the first that fails is the last."""
-        for piece in split_statements(text):
+        """Run the statements of a text, once all are parsed; the first that fails is the last."""
+        pieces = split_statements(text)
+        if pieces:
+            parse_statements(text)
+        for piece in pieces:
             try:
                 self.run_one(piece.text)
             except Exception as error:

@@ -19,6 +19,7 @@ from icefloe.errors import (
     StatementError,
     TypeMismatchError,
 )
+from icefloe.expressions import expression
 from icefloe.metadata.state import TableState
 from icefloe.predicates.lower import lower
 from icefloe.predicates.lowered import UNKNOWN, Lowered
@@ -101,7 +102,7 @@ def bind_condition(
     if isinstance(where, str) and not where.strip():
         raise StatementError("The condition is empty. Leave it out to take every row.")
     with translated(names):
-        condition = F.expr(resolve(where)) if isinstance(where, str) else where
+        condition = expression(resolve(where)) if isinstance(where, str) else where
         analyse(rows.filter(condition))
     other = rows.sparkSession.range(0).select(F.col("id").alias("_icefloe_probe"))
     refuse_nondeterministic(rows, other, condition, where)
@@ -244,10 +245,10 @@ def _refuse_twice(
             raise StatementError(f"Column {name!r} is assigned more than once.")
 
 
-def _value(expression: Expression, resolve: Callable[[str], str]) -> Column:
-    if isinstance(expression, Column):
-        return expression
-    return F.expr(resolve(expression)) if isinstance(expression, str) else F.lit(expression)
+def _value(given: Expression, resolve: Callable[[str], str]) -> Column:
+    if isinstance(given, Column):
+        return given
+    return expression(resolve(given)) if isinstance(given, str) else F.lit(given)
 
 
 def analyse(frame: DataFrame) -> T.StructType:

@@ -16,6 +16,7 @@ from icefloe.errors import (
     SchemaMismatchError,
     StatementError,
 )
+from icefloe.expressions import expression
 from icefloe.metadata.state import TableState
 from icefloe.plan.bind import (
     ResolveTables,
@@ -169,7 +170,7 @@ class _Binder:
                 "The MERGE has no condition. Give `on`, as 'target.id = source.id'."
             )
         with translated(self.available):
-            condition = F.expr(self.resolve(on)) if isinstance(on, str) else on
+            condition = expression(self.resolve(on)) if isinstance(on, str) else on
         refuse_nondeterministic(self.target, self.source, condition, on)
         with translated(self.available):
             analyse(self.target.join(self.source, condition))

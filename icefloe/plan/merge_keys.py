@@ -58,6 +58,8 @@ def find_keys(on: Condition | Sequence[str], sides: Sides) -> tuple[MergeKey, ..
         return ()
     if not isinstance(on, str):
         return tuple(_named(name, sides) for name in on)
+    if "\\\n" in on:  # Spark's comments go on there, sqlglot's do not
+        return ()
     try:
         tree = sqlglot.parse_one(on, read="spark")
     except SqlglotError:

@@ -53,7 +53,9 @@ def lower(
     """
     if condition is None:
         return ALWAYS
-    if "${" in condition:  # Spark replaces variables before it parses, in string literals too
+    # Spark replaces variables before it parses, in string literals too; its comments go on after
+    # a backslash at the end of a line. sqlglot knows neither.
+    if "${" in condition or "\\\n" in condition:
         return UNKNOWN
     scope = _Scope(
         schema,

@@ -59,6 +59,8 @@ _PLACE = "§"  # before the number that stands for a string
 
 def parse_predicate(text: str) -> Tree:
     """The tree of a predicate; raises where it is no SQL, or uses what partitions cannot tell."""
+    if "\\\n" in text:  # where Spark's comments go on, and sqlglot's do not
+        raise InvalidPredicateError(text, "it has a backslash at the end of a line")
     strings: list[str] = []
     plain = _PIECES.sub(_set_aside(text, strings), text)
     try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from pyiceberg.schema import Schema
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
@@ -10,6 +13,7 @@ from icefloe.errors import (
     CommitStateUnknownError,
     StatementError,
     TableExistsError,
+    TableNotFoundError,
 )
 from icefloe.evolution import add_columns, drop_columns
 from icefloe.sql.names import Names, full_name
@@ -27,6 +31,7 @@ from icefloe.sql.syntax import (
     RenameTable,
     SetProperties,
 )
+from icefloe.table import Table
 
 
 def run_ddl(statement: Ddl, names: Names, whole: str) -> DataFrame:
@@ -46,7 +51,8 @@ def run_ddl(statement: Ddl, names: Names, whole: str) -> DataFrame:
         case DropColumns():
             _drop_columns(statement, names)
         case RenameColumn(table, old, new):
-            lake.table(full_name(table)).rename_column(_path(old), new)
+            known = lake.load(full_name(table)).schema()
+            lake.table(full_name(table)).rename_column(_path(old, known), new)
         case RenameTable(table, new_name):
             _rename(table, new_name, names)
     return lake.spark.createDataFrame([], StructType([]))
@@ -68,23 +74,35 @@ def _create(create: CreateTable, names: Names, whole: str) -> None:
         raise TableExistsError(f"Table {full} exists already. Use INSERT INTO, or IF NOT EXISTS.")
     if create.query is not None:
         schema = rows = run_query(create.query, names, whole)
-    table = lake.create_table(
-        full,
-        schema,
-        partition_by=create.partition_by,
-        sort_by=create.sort_by,
-        properties=properties,
-        format_version=int(version),
-        if_not_exists=create.if_not_exists,
-    )
+    try:
+        table = lake.create_table(
+            full,
+            schema,
+            partition_by=create.partition_by,
+            sort_by=create.sort_by,
+            properties=properties,
+            format_version=int(version),
+        )
+    except TableExistsError:
+        if create.if_not_exists:
+            return  # with a query too: its rows are not for a table that was there
+        raise
     if rows is not None:
-        try:
-            table.append(rows)
-        except CommitStateUnknownError:
-            raise
-        except BaseException:
-            lake.drop_table(full, if_exists=True)
-            raise
+        _fill(table, rows, names)
+
+
+def _fill(table: Table, rows: DataFrame, names: Names) -> None:
+    """Write the query's rows; without them the table goes again, unless another took its name."""
+    made = table.iceberg.metadata.table_uuid
+    try:
+        table.append(rows)
+    except CommitStateUnknownError:
+        raise
+    except BaseException:
+        with suppress(TableNotFoundError):
+            if table.iceberg.metadata.table_uuid == made:
+                names.lake.drop_table(table.name)
+        raise
 
 
 def _create_namespace(name: Name, if_not_exists: bool, names: Names) -> None:
@@ -97,14 +115,12 @@ def _create_namespace(name: Name, if_not_exists: bool, names: Names) -> None:
 def _drop_columns(drop: DropColumns, names: Names) -> None:
     table = names.lake.load(full_name(drop.table))
     wanted = []
-    for name in map(_path, drop.columns):
+    for column in drop.columns:
         try:
-            table.schema().find_field(name, case_sensitive=False)
-        except ValueError:
-            if drop.if_exists:
-                continue
-            raise ColumnNotFoundError(name, [f.name for f in table.schema().fields]) from None
-        wanted.append(name)
+            wanted.append(_path(column, table.schema()))
+        except ColumnNotFoundError:
+            if not drop.if_exists:
+                raise
     if wanted:
         drop_columns(table, wanted)
 
@@ -117,8 +133,15 @@ def _rename(old: Name, new: Name, names: Names) -> None:
     )
 
 
-def _path(name: Name) -> str:
+def _path(name: Name, schema: Schema) -> str:
     """A column as the schema knows it: struct fields with dots between."""
     if len(name) > 1 and any("." in part for part in name):
         raise StatementError(f"{'.'.join(name)!r}: fields with dots in their names are not found.")
-    return ".".join(name)
+    path, top = ".".join(name), [field.name for field in schema.fields]
+    try:
+        schema.find_field(path, case_sensitive=False)
+    except ValueError:
+        raise ColumnNotFoundError(path, top) from None
+    if len(name) == 1 and path.lower() not in {known.lower() for known in top}:
+        raise ColumnNotFoundError(path, top)  # in backticks a dot leads into no struct
+    return path

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from icefloe.engine import run
 from icefloe.errors import ColumnNotFoundError, ReplaceWhereError, SchemaMismatchError
+from icefloe.expressions import expression
 from icefloe.metadata.state import MAIN, TableState
 from icefloe.publishing import Context
 from icefloe.quoting import quote, quoted
@@ -121,7 +122,7 @@ def _of_partition(insert: Insert, rows: DataFrame) -> ReplaceStatement:
     terms = [
         f"{quote(column)} IS NULL"
         if value.text.upper() == "NULL"
-        else f"{quote(column)} = {value.text}"
+        else f"{quote(column)} = ({value.text}\n)"
         for column, value in insert.partition
     ]
     return ReplaceStatement((Replacement(" AND ".join(terms), rows),))
@@ -131,7 +132,7 @@ def _fitted(insert: Insert, rows: DataFrame, state: TableState) -> DataFrame:
     """The query's rows under the table's names: by position, or by name where that is said."""
     schema = spark_schema(state.schema)
     fixed = {
-        (name := _known(column, schema)): F.expr(value.text).cast(schema[name].dataType)
+        (name := _known(column, schema)): expression(value.text).cast(schema[name].dataType)
         for column, value in insert.partition
     }
     with translated():

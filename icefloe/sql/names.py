@@ -18,12 +18,10 @@ from icefloe.reading import read_rows
 from icefloe.spark_errors import translated
 from icefloe.sql.strings import string_value
 from icefloe.sql.syntax import Name
-from icefloe.table_names import TableName, Travel
+from icefloe.table_names import DEFAULT_NAMESPACE, TableName, Travel
 
 if TYPE_CHECKING:
     from icefloe.lake import Lake
-
-DEFAULT_NAMESPACE = "default"
 
 
 @dataclass(frozen=True, slots=True)

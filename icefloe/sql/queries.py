@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from icefloe.errors import IcefloeError, ParseError
+from icefloe.expressions import expression as as_column
 from icefloe.quoting import quote
 from icefloe.spark_errors import translated
 from icefloe.sql.names import Names
@@ -30,7 +30,10 @@ def run_query(query: Slice, names: Names, whole: str, prefix: str = "") -> DataF
     Connect and drops its views elsewhere. The text's own braces are doubled for it.
     """
     text = f"{prefix}{query.text}"
-    found = [(name, names.rows(name)) for name in table_names(text)]
+    named = table_names(text)
+    if prefix.startswith("EXPLAIN"):
+        named = [name.moved(len(prefix)) for name in table_names(query.text)]
+    found = [(name, names.rows(name)) for name in named]
     frames = [(name, rows) for name, rows in found if rows is not None]
     with translated():
         try:
@@ -59,13 +62,13 @@ def placed_errors(expressions: Iterable[Slice], spark: SparkSession, whole: str)
         raise wrong from None
 
 
-def _refuse_bad(expression: Slice, spark: SparkSession, whole: str) -> None:
+def _refuse_bad(written: Slice, spark: SparkSession, whole: str) -> None:
     """Let Spark parse an expression alone; names it does not know do not matter here."""
     try:
         with translated():
-            _ = spark.range(0).select(F.expr(expression.text)).schema
+            _ = spark.range(0).select(as_column(written.text)).schema
     except ParseError as wrong:
-        raise _placed(wrong, expression.text, expression, whole) from wrong
+        raise _placed(wrong, written.text, written, whole) from wrong
     except IcefloeError:
         return
 
