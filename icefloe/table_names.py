@@ -35,6 +35,7 @@ FOLLOWERS = _CLAUSES | _words(
 _TYPED = _words("TIMESTAMP DATE TIMESTAMP_NTZ TIMESTAMP_LTZ")
 _UNITS = _words("YEAR MONTH WEEK DAY HOUR MINUTE SECOND MILLISECOND MICROSECOND")
 _OPERATORS = _words("+ - * / % || ::")
+_BETWEEN_VALUES = _words(", AND OR = == <> != < <= > >=")
 
 
 class Travel(StrEnum):
@@ -182,6 +183,7 @@ class _Level:
     commas: bool = False  # a comma is followed by a table
     ctes: set[str] = field(default_factory=set)
     defines: str | None = None  # the WITH name whose query this is
+    recursive: bool = False  # its WITH is RECURSIVE
 
 
 class _Finder:
@@ -190,7 +192,6 @@ class _Finder:
         self._tokens = tokens
         self._text = text
         self._levels = [_Level()]
-        self._recursive = False
         self.found: list[TableName] = []
 
     def run(self) -> None:
@@ -221,7 +222,7 @@ class _Finder:
     def _keyword(self, at: int, word: str, level: _Level) -> None:
         if word == "WITH" and self._begins_query(at):
             level.expects_cte = True
-            self._recursive = self._word(at + 1) == "RECURSIVE"
+            level.recursive = self._word(at + 1) == "RECURSIVE"
         elif word == "FROM" and self._is_clause(at, level):
             level.expects_table = level.commas = True
         elif word == "JOIN" or (word == "TABLE" and self._begins_query(at)):
@@ -243,7 +244,8 @@ class _Finder:
     def _is_clause(self, at: int, level: _Level) -> bool:
         """Whether a FROM is a clause, not one of `IS DISTINCT FROM` or `extract(year FROM d)`."""
         distinct = self._word(at - 1) == "DISTINCT" and self._word(at - 2) in ("IS", "NOT")
-        return not distinct and (level.is_query or self._begins_query(at))
+        trims = self._word(at - 1) == "(" and self._word(at - 2) == "TRIM"
+        return not distinct and not trims and (level.is_query or self._begins_query(at))
 
     def _close(self, at: int) -> None:
         closed = self._levels.pop() if len(self._levels) > 1 else _Level()
@@ -259,12 +261,13 @@ class _Finder:
         while self._word(at) in (",", "RECURSIVE"):
             at += 1
         name = self._tokens[at].name if at < len(self._tokens) else None
-        while at < len(self._tokens) and self._word(at) != "AS":
-            at += 1
+        at += 1
+        if lists_names(self._tokens, at):
+            at = closing(self._tokens, at) + 1
         while at < len(self._tokens) and self._word(at) != "(":
             at += 1
         inside = _Level(defines=(name or "").lower())
-        if self._recursive:
+        if level.recursive:
             inside.ctes.add((name or "").lower())
         self._levels.append(inside)
         return at + 1
@@ -279,24 +282,13 @@ class _Finder:
             self._levels[-1].expects_table = True
             return at + 1
         if word == "VALUES":
-            return self._inline_rows(at + 1)
+            return rows_end(self._tokens, at + 1)
         parts, end = name_at(self._tokens, at)
         if not parts or word in FOLLOWERS:
             return at  # nothing we know
         if self._word(end) == "(":
             return end  # a function
         return self._named(parts, at, end)
-
-    def _inline_rows(self, at: int) -> int:
-        """`VALUES (1), (2)`: commas stand between its rows."""
-        depth = 0
-        while at < len(self._tokens):
-            word = self._word(at)
-            depth += (word == "(") - (word == ")")
-            if depth < 0 or (depth == 0 and word not in (")", ",") and self._word(at - 1) == ")"):
-                break
-            at += 1
-        return at
 
     def _named(self, parts: tuple[str, ...], at: int, end: int) -> int:
         local = len(parts) == 1 and any(parts[0].lower() in level.ctes for level in self._levels)
@@ -359,6 +351,27 @@ def closing(tokens: Sequence[Token], at: int) -> int:
         if depth == 0:
             return i
     return len(tokens) - 1
+
+
+def lists_names(tokens: Sequence[Token], at: int) -> bool:
+    """Whether names with commas between stand in parentheses here; of a query, no two do."""
+    if at >= len(tokens) or tokens[at].word != "(":
+        return False
+    inside = tokens[at + 1 : closing(tokens, at)]
+    names, commas = inside[::2], inside[1::2]
+    return all(t.name is not None for t in names) and all(t.word == "," for t in commas)
+
+
+def rows_end(tokens: Sequence[Token], at: int) -> int:
+    """The place after the rows of a VALUES: its alias, a clause or the end."""
+    while at < len(tokens):
+        at = operand_end(tokens, at)
+        if at < len(tokens) and tokens[at].kind is Kind.STRING:  # of X'1F'
+            at += 1
+        if at >= len(tokens) or tokens[at].word not in _BETWEEN_VALUES:
+            break
+        at += 1
+    return at
 
 
 def operand_end(tokens: Sequence[Token], at: int) -> int:

@@ -13,6 +13,7 @@ from icefloe.table_names import closing, name_at
 
 _OPENING = frozenset("([{")
 _CLOSING = frozenset(")]}")
+_NESTED = ("ARRAY", "MAP", "STRUCT")
 
 
 class Cursor:
@@ -69,10 +70,10 @@ class Cursor:
             if not self.take(word):
                 raise self.expected(word)
 
-    def finish(self) -> None:
+    def finish(self, what: str = "the end of the statement") -> None:
         """Refuse anything that is left."""
         if not self.done():
-            raise self.expected("the end of the statement")
+            raise self.expected(what)
 
     def next(self) -> Token:
         """Step over a token."""
@@ -124,24 +125,27 @@ class Cursor:
             raise self.expected(what)
         return self.slice(start, self.at)
 
-    def parenthesised(self) -> list[Slice]:
-        """The parts, between commas, of what stands in parentheses here."""
+    def parenthesised(self, what: str, types: bool = False) -> list[Slice]:
+        """The parts, between commas, of what stands in parentheses here; there must be one."""
         if self.word() != "(":
             raise self.expected("'('")
         end = closing(self.tokens, self.at)
         if self.tokens[end].word != ")":
             raise self.error("This parenthesis is not closed.")
         self.at += 1
-        parts = self.separated(end)
+        parts = self.separated(end, what, types)
         self.at = end + 1
         return parts
 
-    def separated(self, end: int) -> list[Slice]:
-        """The parts between commas up to a place."""
+    def separated(self, end: int, what: str, types: bool = False) -> list[Slice]:
+        """The parts between commas up to a place; there must be one."""
+        if self.at >= end:
+            raise self.expected(what)
         parts = []
         while self.at < end:
             start = self.at
-            self.at = min(end, self.find(lambda at: self.tokens[at].word == "," or at >= end))
+            found = self.find(lambda at: self.tokens[at].word == "," or at >= end, types)
+            self.at = min(end, found)
             if self.at == start:
                 raise self.expected("something before the comma")
             parts.append(self.slice(start, self.at))
@@ -151,15 +155,34 @@ class Cursor:
                     raise self.error("Nothing follows this comma.", self.at - 1)
         return parts
 
-    def find(self, wanted: Callable[[int], bool]) -> int:
-        """The first token that is wanted, outside of parentheses and CASE … END."""
-        depth = cases = 0
+    def columns(self, parts: list[Slice], dotted: bool = True) -> tuple[Name, ...]:
+        """The columns that the parts of a list name, each of them once."""
+        found: dict[Name, Name] = {}
+        for part in parts:
+            inside = self.inside(part)
+            name = inside.dotted("a column") if dotted else (inside.name("a column"),)
+            inside.finish("a comma")
+            key = tuple(level.lower() for level in name)
+            if key in found:
+                raise inside.error(f"Column {'.'.join(name)!r} is given twice.", 0)
+            found[key] = name
+        return tuple(found.values())
+
+    def find(self, wanted: Callable[[int], bool], types: bool = False) -> int:
+        """The first token that is wanted, outside of parentheses, CASE … END and MAP<…>.
+
+        A `<` is a type's after `::MAP` and the like; with `types`, after every such word.
+        """
+        depth = angles = cases = 0
         for at in range(self.at, len(self.tokens)):
             word = self.tokens[at].word
             part = at > 0 and self.tokens[at - 1].word == "."
-            if depth == 0 and cases == 0 and not part and wanted(at):
+            if depth == angles == cases == 0 and not part and wanted(at):
                 return at
             depth += (word in _OPENING) - (word in _CLOSING)
+            if depth == 0 and word in ("<", ">"):
+                opens = angles > 0 or self._begins_type(at - 1, types)
+                angles = max(0, angles + (word == "<" and opens) - (word == ">"))
             if not part:
                 cases = max(0, cases + (word == "CASE") - (word == "END"))
         return len(self.tokens)
@@ -167,6 +190,10 @@ class Cursor:
     def inside(self, part: Slice) -> Cursor:
         """A cursor over a part of this statement."""
         return Cursor(Piece(part.text, 0, part.start), self._whole)
+
+    def _begins_type(self, at: int, types: bool) -> bool:
+        nested = at >= 0 and self.tokens[at].word in _NESTED
+        return nested and (types or (at > 0 and self.tokens[at - 1].word == "::"))
 
     def _place(self, at: int) -> int:
         inside = self.tokens[at].start if at < len(self.tokens) else len(self._piece.text)

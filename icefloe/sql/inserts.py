@@ -41,7 +41,7 @@ def run_insert(insert: Insert, names: Names, context: Context, whole: str) -> Dm
             return run_using(UsingStatement(insert.using, rows), context)
         case InsertKind.REPLACE_WHERE:
             return _replace_where(insert, rows, context)
-    if insert.partition:
+    if insert.partition is not None:
         return run_replace(_of_partition(insert, rows), context)
     if _is_dynamic(context, state):
         statement = _write(WriteKind.OVERWRITE_PARTITIONS, rows, state, context)
@@ -58,7 +58,7 @@ def explain_insert(insert: Insert, names: Names, context: Context, whole: str) -
             return str(explain_using(UsingStatement(insert.using, rows), context))
         case InsertKind.REPLACE_WHERE:
             return _explain_replace_where(insert, rows, context)
-        case InsertKind.OVERWRITE if insert.partition:
+        case InsertKind.OVERWRITE if insert.partition is not None:
             return str(explain_replace(_of_partition(insert, rows), context))
     fit_rows(rows, state, context.spark)
     at = f"{state.name} at snapshot {state.snapshot_id}"
@@ -123,7 +123,7 @@ def _of_partition(insert: Insert, rows: DataFrame) -> ReplaceStatement:
         f"{quote(column)} IS NULL"
         if value.text.upper() == "NULL"
         else f"{quote(column)} = ({value.text}\n)"
-        for column, value in insert.partition
+        for column, value in insert.partition or ()
     ]
     return ReplaceStatement((Replacement(" AND ".join(terms), rows),))
 
@@ -133,7 +133,7 @@ def _fitted(insert: Insert, rows: DataFrame, state: TableState) -> DataFrame:
     schema = spark_schema(state.schema)
     fixed = {
         (name := _known(column, schema)): expression(value.text).cast(schema[name].dataType)
-        for column, value in insert.partition
+        for column, value in insert.partition or ()
     }
     with translated():
         given = rows.schema.names
@@ -162,8 +162,6 @@ def _by_position(
 ) -> list[str]:
     if insert.columns is not None:
         wanted = [_known(name, schema) for name in insert.columns]
-        if len(set(wanted)) < len(wanted):
-            raise SchemaMismatchError("INSERT names a column twice.")
     else:
         wanted = [name for name in schema.names if name not in fixed]
     if len(given) != len(wanted):

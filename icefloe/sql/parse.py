@@ -11,7 +11,7 @@ from icefloe.sql.parse_ddl import DDL, SHOW, parse_ddl, parse_show
 from icefloe.sql.parse_dml import DML, parse_dml
 from icefloe.sql.split import split_statements
 from icefloe.sql.syntax import Ctes, Explain, Parsed, Query, WithDml
-from icefloe.table_names import QUERY_STARTS, closing
+from icefloe.table_names import QUERY_STARTS, closing, lists_names
 
 _HOW = ("EXTENDED", "FORMATTED", "COST", "CODEGEN")
 _KNOWN = (*sorted(QUERY_STARTS), *DML, *DDL, *SHOW, "EXPLAIN")
@@ -113,10 +113,13 @@ def _ctes(cursor: Cursor) -> Ctes:
     names = []
     while True:
         names.append(cursor.name("a name for the query"))
-        cursor.at = cursor.find(lambda at: cursor.tokens[at].word == "AS")
-        cursor.need("AS")
+        if lists_names(cursor.tokens, cursor.at):
+            cursor.at = closing(cursor.tokens, cursor.at) + 1
+        if cursor.take("MAX", "RECURSION", "LEVEL"):
+            cursor.next()
+        cursor.take("AS")
         if cursor.word() != "(":
-            raise cursor.expected("'('")
+            raise cursor.expected("AS (a query)")
         cursor.at = closing(cursor.tokens, cursor.at) + 1
         if not cursor.take(","):
             return Ctes(cursor.slice(start, cursor.at), tuple(names))

@@ -28,6 +28,13 @@ from icefloe.table_names import QUERY_STARTS
 
 DDL = ("CREATE", "DROP", "ALTER")
 SHOW = ("DESCRIBE", "DESC", "SHOW")
+_SIZED = ("DECIMAL", "DEC", "NUMERIC", "CHAR", "CHARACTER", "VARCHAR")
+_TYPES = (
+    *("BOOLEAN", "TINYINT", "BYTE", "SMALLINT", "SHORT", "INT", "INTEGER", "BIGINT", "LONG"),
+    *("FLOAT", "REAL", "DOUBLE", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"),
+    *("STRING", "BINARY", "ARRAY", "MAP", "STRUCT", *_SIZED),
+)
+_AFTER_TYPE = (",", ")", "<", "NOT", "COMMENT")
 _NAMESPACE = ("NAMESPACE", "SCHEMA", "DATABASE")
 _NAMESPACES = ("NAMESPACES", "SCHEMAS", "DATABASES")
 
@@ -66,13 +73,19 @@ def _create(cursor: Cursor) -> Ddl:
     exists = cursor.take("IF", "NOT", "EXISTS")
     table = cursor.dotted()
     columns = None
-    if cursor.word() == "(" and cursor.word(1) not in QUERY_STARTS:
+    if cursor.word() == "(" and (cursor.word(1) not in QUERY_STARTS or _is_column(cursor)):
         start = cursor.at + 1
-        parts = cursor.parenthesised()
-        if not parts:
-            raise cursor.error("The table has no columns.", start)
+        cursor.parenthesised("a column", types=True)
         columns = cursor.slice(start, cursor.at - 1)
     return _Create(table, columns, exists).clauses(cursor)
+
+
+def _is_column(cursor: Cursor) -> bool:
+    """Whether a column of this name stands in the parenthesis: `(values INT)`, not `(VALUES 1)`."""
+    if cursor.word(1) == "SELECT" or cursor.word(2) not in _TYPES:
+        return False
+    sized = cursor.word(2) in _SIZED and cursor.word(3) == "("
+    return sized or cursor.word(3) in _AFTER_TYPE
 
 
 class _Create:
@@ -85,6 +98,7 @@ class _Create:
         self._partition_by: tuple[str, ...] = ()
         self._sort_by: tuple[str, ...] = ()
         self._properties: dict[str, str] = {}
+        self._given: set[str] = set()
 
     def clauses(self, cursor: Cursor) -> CreateTable:
         """Read the clauses, in any order, and the query."""
@@ -110,18 +124,23 @@ class _Create:
         )
 
     def _clause(self, cursor: Cursor) -> bool:
+        start = cursor.at
         if cursor.take("USING"):
+            self._once("USING", cursor, start)
             self._format(cursor.name("a format"), "USING")
         elif cursor.take("PARTITIONED", "BY"):
-            self._partition_by = tuple(part.text for part in cursor.parenthesised())
+            self._once("The partitioning", cursor, start)
+            self._partition_by = tuple(part.text for part in cursor.parenthesised("a column"))
         elif cursor.take("COMMENT"):
             add_property(self._properties, "comment", cursor.string())
         elif cursor.take("TBLPROPERTIES"):
+            self._once("TBLPROPERTIES", cursor, start)
             for name, value in parse_properties(cursor).items():
                 add_property(self._properties, name, value)
         elif cursor.word() == "WITH" and cursor.word(1) == "(":
+            self._once("WITH", cursor, start)
             cursor.at += 1
-            for part in cursor.parenthesised():
+            for part in cursor.parenthesised("a property"):
                 self._trino(cursor.inside(part))
         elif cursor.word() in ("LOCATION", "OPTIONS", "CLUSTERED", "CLUSTER", "ROW", "STORED"):
             raise cursor.error(f"CREATE TABLE … {cursor.word()} is not supported.")
@@ -129,16 +148,24 @@ class _Create:
             return False
         return True
 
+    def _once(self, clause: str, cursor: Cursor, at: int) -> None:
+        if clause in self._given:
+            raise cursor.error(f"{clause} is given twice.", at)
+        self._given.add(clause)
+
     def _trino(self, cursor: Cursor) -> None:
         """One property of Trino's `WITH (…)`."""
         name, value = parse_property(cursor)
         cursor.finish()
         match name.lower(), value:
             case "partitioning", list():
+                self._once("The partitioning", cursor, 0)
                 self._partition_by = tuple(value)
             case "sorted_by", list():
+                self._once("sorted_by", cursor, 0)
                 self._sort_by = tuple(value)
             case "format", str():
+                self._once("format", cursor, 0)
                 self._format(value, "format =")
             case ("location", _):
                 raise StatementError("CREATE TABLE … WITH (location = …) is not supported.")
@@ -170,11 +197,11 @@ def _alter(cursor: Cursor) -> Ddl:
     if cursor.take("SET", "PROPERTIES"):
         return SetProperties(table, _trino_properties(cursor))
     if cursor.take("ADD", "COLUMN") or cursor.take("ADD", "COLUMNS"):
-        return AddColumns(table, tuple(_new_column(part) for part in _listed(cursor)))
+        added = _listed(cursor, types=True)
+        return AddColumns(table, tuple(_new_column(cursor.inside(part)) for part in added))
     if cursor.take("DROP", "COLUMN") or cursor.take("DROP", "COLUMNS"):
         exists = cursor.take("IF", "EXISTS")
-        names = tuple(part.dotted("a column") for part in _listed(cursor))
-        return DropColumns(table, names, exists)
+        return DropColumns(table, cursor.columns(_listed(cursor)), exists)
     if cursor.take("RENAME", "COLUMN"):
         old = cursor.dotted("a column")
         cursor.need("TO")
@@ -189,23 +216,24 @@ def _alter(cursor: Cursor) -> Ddl:
     )
 
 
-def _listed(cursor: Cursor) -> list[Cursor]:
-    """The parts of a list with parentheses around it or without."""
+def _listed(cursor: Cursor, types: bool = False) -> list[Slice]:
+    """The parts of a list of columns with parentheses around it or without."""
     if cursor.word() == "(":
-        return [cursor.inside(part) for part in cursor.parenthesised()]
-    parts = cursor.separated(len(cursor.tokens))
-    if not parts:
-        raise cursor.expected("a column")
-    return [cursor.inside(part) for part in parts]
+        return cursor.parenthesised("a column", types)
+    return cursor.separated(len(cursor.tokens), "a column", types)
 
 
 def _new_column(cursor: Cursor) -> tuple[Name, str]:
     name = cursor.dotted("a column")
-    for at, token in enumerate(cursor.tokens[cursor.at :], cursor.at):
-        if token.word in ("FIRST", "AFTER"):
-            raise cursor.error(f"{token.word} is not supported: new columns go last.", at)
-        if token.word == "DEFAULT":
-            raise cursor.error("DEFAULT is not supported: Iceberg has defaults from version 3.", at)
+    unsupported = {
+        "FIRST": "new columns go last.",
+        "AFTER": "new columns go last.",
+        "DEFAULT": "Iceberg has defaults from version 3.",
+    }
+    at = cursor.find(lambda at: cursor.tokens[at].word in unsupported, types=True)
+    if at < len(cursor.tokens):
+        word = cursor.tokens[at].word
+        raise cursor.error(f"{word} is not supported: {unsupported[word]}", at)
     return name, cursor.rest("a type").text
 
 

@@ -17,7 +17,7 @@ from icefloe.sql.syntax import (
     Update,
 )
 from icefloe.statements import Then, When
-from icefloe.table_names import FOLLOWERS, QUERY_STARTS, closing, name_at, operand_end
+from icefloe.table_names import FOLLOWERS, QUERY_STARTS, closing, name_at, operand_end, rows_end
 
 DML = ("INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE")
 
@@ -49,9 +49,11 @@ def _insert(cursor: Cursor) -> Insert:
         cursor.need("INTO")
     cursor.take("TABLE")
     table = cursor.dotted()
-    partition = _partition(cursor) if cursor.take("PARTITION") else ()
+    partition = _partition(cursor) if cursor.take("PARTITION") else None
     columns = _column_list(cursor)
     by_name = cursor.take("BY", "NAME")
+    if by_name and columns is not None:
+        raise cursor.error("INSERT takes (columns) or BY NAME, not both.", cursor.at - 2)
     predicate: Slice | None = None
     using: tuple[str, ...] = ()
     if cursor.take("REPLACE", "WHERE"):
@@ -60,7 +62,7 @@ def _insert(cursor: Cursor) -> Insert:
     elif cursor.take("REPLACE", "USING"):
         _refuse_overwrite(kind, cursor)
         kind = InsertKind.REPLACE_USING
-        using = tuple(cursor.inside(part).name("a column") for part in cursor.parenthesised())
+        using = _columns(cursor)
     if cursor.word() not in QUERY_STARTS | {"("}:
         raise cursor.expected("VALUES or SELECT")
     query = cursor.rest("a query")
@@ -73,10 +75,12 @@ def _refuse_overwrite(kind: InsertKind, cursor: Cursor) -> None:
 
 
 def _partition(cursor: Cursor) -> tuple[tuple[str, Slice], ...]:
-    found = []
-    for part in cursor.parenthesised():
+    found: dict[str, tuple[str, Slice]] = {}
+    for part in cursor.parenthesised("column = value"):
         inside = cursor.inside(part)
         column = inside.name("a partition column")
+        if column.lower() in found:
+            raise inside.error(f"PARTITION gives {column!r} twice.", 0)
         if inside.done():
             raise inside.error(
                 f"PARTITION needs a value for {column!r}: dynamic partitions are not supported "
@@ -86,10 +90,10 @@ def _partition(cursor: Cursor) -> tuple[tuple[str, Slice], ...]:
         start = inside.at
         if not _is_constant(inside):
             raise inside.error("PARTITION takes constants, as DATE '2026-01-31'.", start)
-        found.append((column, inside.slice(start, inside.at)))
+        found[column.lower()] = (column, inside.slice(start, inside.at))
     if cursor.take("IF"):
         raise cursor.error("INSERT … IF NOT EXISTS is not supported.", cursor.at - 1)
-    return tuple(found)
+    return tuple(found.values())
 
 
 def _is_constant(cursor: Cursor) -> bool:
@@ -105,9 +109,16 @@ def _is_constant(cursor: Cursor) -> bool:
 
 
 def _column_list(cursor: Cursor) -> tuple[str, ...] | None:
-    if cursor.word() != "(" or cursor.word(1) in QUERY_STARTS | {"("}:
+    if cursor.word() != "(":
         return None
-    return tuple(cursor.inside(part).name("a column") for part in cursor.parenthesised())
+    is_query = cursor.word(1) in QUERY_STARTS and cursor.word(2) not in (",", ")")
+    return None if is_query or cursor.word(1) == "(" else _columns(cursor)
+
+
+def _columns(cursor: Cursor) -> tuple[str, ...]:
+    """The columns, of one part each, in the parentheses here."""
+    found = cursor.columns(cursor.parenthesised("a column"), dotted=False)
+    return tuple(name for (name,) in found)
 
 
 def _until_query(cursor: Cursor) -> Slice:
@@ -116,7 +127,8 @@ def _until_query(cursor: Cursor) -> Slice:
     def begins(at: int) -> bool:
         word = cursor.tokens[at].word
         distinct = word == "FROM" and cursor.tokens[at - 1].word == "DISTINCT"
-        return word in QUERY_STARTS and not distinct
+        calls = word in ("MAP", "REDUCE") and cursor.word(at + 1 - cursor.at) == "("
+        return word in QUERY_STARTS and not distinct and not calls
 
     start = cursor.at
     cursor.at = cursor.find(begins)
@@ -162,14 +174,12 @@ def _assignments(cursor: Cursor, ends: tuple[str, ...]) -> tuple[tuple[Name, Sli
 
     end = cursor.find(stops)
     found = []
-    for part in cursor.separated(end):
+    for part in cursor.separated(end, "column = value"):
         inside = cursor.inside(part)
         target = inside.dotted("a column")
         if not inside.take("=") and not inside.take("=="):
             raise inside.expected("'='")
         found.append((target, inside.rest("a value")))
-    if not found:
-        raise cursor.expected("column = value")
     cursor.at = end
     return tuple(found)
 
@@ -197,12 +207,13 @@ def _source_name(cursor: Cursor) -> Name:
     name: Name = ()
     if cursor.word() == "(":
         end = closing(tokens, 0) + 1
+    elif cursor.word() == "VALUES":
+        named = cursor.find(lambda at: tokens[at].word == "AS")
+        end = named if named < len(tokens) else rows_end(tokens, 1)
     else:
         name, end = name_at(tokens, 0)
         if end < len(tokens) and tokens[end].word == "(":  # a function
             end, name = closing(tokens, end) + 1, ()
-        elif name and tokens[0].word == "VALUES":
-            end, name = cursor.find(lambda at: tokens[at].word == "AS"), ()
         else:
             end = _after_travel(cursor, end)
     cursor.at = end
@@ -267,10 +278,10 @@ def _inserted(cursor: Cursor) -> tuple[tuple[Name, Slice], ...] | None:
         return None
     if cursor.word() != "(":
         raise cursor.expected("* or (columns) VALUES (values)")
-    names = [cursor.inside(part).dotted("a column") for part in cursor.parenthesised()]
+    names = cursor.columns(cursor.parenthesised("a column"))
     cursor.need("VALUES")
     at = cursor.at
-    values = cursor.parenthesised()
+    values = cursor.parenthesised("a value")
     if len(names) != len(values):
         raise cursor.error(f"INSERT names {len(names)} columns but gives {len(values)} values.", at)
     return tuple(zip(names, values, strict=True))

@@ -42,7 +42,7 @@ def parse_property(cursor: Cursor) -> tuple[str, str | list[str]]:
 def parse_properties(cursor: Cursor) -> dict[str, str]:
     """`('name' = 'value', …)` under Iceberg's names."""
     found: dict[str, str] = {}
-    for part in cursor.parenthesised():
+    for part in cursor.parenthesised("a property"):
         inside = cursor.inside(part)
         add_property(found, *parse_property(inside))
         inside.finish()

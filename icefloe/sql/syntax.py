@@ -55,7 +55,7 @@ class Insert:
     query: Slice
     columns: tuple[str, ...] | None = None
     by_name: bool = False
-    partition: tuple[tuple[str, Slice], ...] = ()
+    partition: tuple[tuple[str, Slice], ...] | None = None
     predicate: Slice | None = None
     using: tuple[str, ...] = ()
 

@@ -14,6 +14,7 @@ from icefloe.table_names import Travel, rename_tables, table_names, unqualified
         ("SELECT 1", []),
         ("a = 1 AND b IS DISTINCT FROM c", []),
         ("extract(YEAR FROM d) = trim(BOTH 'x' FROM s)", []),
+        ("trim(FROM x) = 'a'", []),
         ("substring((a) FROM b) = overlay(x PLACING (y) FROM z)", []),
         ("SELECT extract(YEAR FROM d) FROM t", ["t"]),
         ("WITH a AS (SELECT 1) FROM a, t SELECT 1", ["t"]),
@@ -28,6 +29,10 @@ from icefloe.table_names import Travel, rename_tables, table_names, unqualified
         ("SELECT * FROM f(1, 2), t", ["t"]),
         ("SELECT * FROM f(TABLE(SELECT * FROM t))", ["t"]),
         ("SELECT * FROM VALUES (1), (2) AS v(a), t", ["t"]),
+        ("SELECT * FROM VALUES 1, 2 AS v(x), q.people p", ["q.people"]),
+        ("SELECT * FROM VALUES -1, X'1F', NULL, DATE '2024-01-01' v(x), t", ["t"]),
+        ("SELECT * FROM VALUES (1, 2) v JOIN t ON true", ["t"]),
+        ("SELECT * FROM VALUES (1)", []),
         ("SELECT * FROM t LATERAL VIEW explode(m) e AS k, v", ["t"]),
         (
             "SELECT * FROM t LATERAL VIEW OUTER explode(m) e AS k, v WHERE k IN (SELECT 1 FROM u)",
@@ -39,6 +44,18 @@ from icefloe.table_names import Travel, rename_tables, table_names, unqualified
         ("WITH a AS (SELECT * FROM x), b AS (SELECT * FROM a) SELECT * FROM a, b", ["x"]),
         ("WITH a(i, j) AS (SELECT 1, 2 FROM x) SELECT * FROM A", ["x"]),
         ("WITH RECURSIVE r AS (SELECT 1 UNION ALL SELECT * FROM r, x) SELECT * FROM r", ["x"]),
+        ("WITH a (SELECT * FROM x), b (SELECT * FROM a) SELECT * FROM a, b", ["x"]),
+        ("WITH a (i, j) (SELECT 1, 2 FROM x) SELECT * FROM a", ["x"]),
+        (
+            "WITH RECURSIVE a AS (WITH i AS (SELECT 1) SELECT * FROM i), "
+            "r AS (SELECT 1 UNION ALL SELECT * FROM r) SELECT * FROM a, r",
+            [],
+        ),
+        (
+            "WITH r AS (WITH RECURSIVE i AS (SELECT 1) SELECT * FROM i), "
+            "t AS (SELECT * FROM t) SELECT * FROM r, t",
+            ["t"],
+        ),
         ("SELECT * FROM (WITH a AS (SELECT 1) SELECT * FROM a), a", ["a"]),
         ("SELECT * FROM `from`.`select` `where`", ["from.select"]),
         ("SELECT t.`from`, 'FROM x', \"FROM y\" /* FROM z */ FROM t -- FROM w", ["t"]),
