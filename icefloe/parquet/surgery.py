@@ -225,7 +225,8 @@ class Surgery:
 
 def _may_hold_shapes(kind: pa.DataType) -> bool:
     """Whether GeoParquet's shapes come in columns of this type."""
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_nested(kind)
+    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return bool(binary or pa.types.is_nested(kind))
 
 
 def _ordered(file: ParquetBytes, column: Column) -> bool:
