@@ -28,7 +28,8 @@ from icefloe.execute.position_deletes import (
 from icefloe.execute.write_data import find_rows, write_data
 from icefloe.settings import RetryPolicy
 from icefloe.statements import RowStatement
-from icefloe.tasks import rewrite as rewrite_task
+from icefloe.tasks import old_file
+from icefloe.tasks.edits import Edits
 from icefloe.tasks.positions import ChangeColumns, PositionCollector, pack, unpack
 from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_file
 from icefloe.tasks.write import FileLayout, write_rows
@@ -211,7 +212,7 @@ def test_positions_are_collected_by_file():
 
 def test_t17_t19_a_file_is_rewritten_in_batches(tmp_path, monkeypatch):
     """No batch is larger than asked for, whatever the file's size."""
-    monkeypatch.setattr(rewrite_task, "_BATCH_ROWS", 10)
+    monkeypatch.setattr(old_file, "_BATCH_ROWS", 10)
     target = layout(tmp_path / "out", row_group_rows=25)
     pq.write_table(
         pa.table({"id": list(range(100))}, schema=target.schema),
@@ -219,15 +220,15 @@ def test_t17_t19_a_file_is_rewritten_in_batches(tmp_path, monkeypatch):
         row_group_size=30,
     )
     sizes = []
-    original = rewrite_task._apply
+    original = Edits.apply
 
-    def watched(plan, table, *rest):
+    def watched(edits, table, start):
         sizes.append(table.num_rows)
-        return original(plan, table, *rest)
+        return original(edits, table, start)
 
-    monkeypatch.setattr(rewrite_task, "_apply", watched)
+    monkeypatch.setattr(Edits, "apply", watched)
     file = FileToRewrite(
-        str(tmp_path / "in.parquet"), f"file://{tmp_path}", pack(np.array([1, 99], dtype=np.int64))
+        str(tmp_path / "in.parquet"), target.location, pack(np.array([1, 99], dtype=np.int64))
     )
     plan = RewritePlan(target, {"u": file}, "f", "p")
     changes = pa.table({"f": ["u"] * 3, "p": [0, 30, 60]})

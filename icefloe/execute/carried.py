@@ -1,7 +1,7 @@
 """What the entry of an old file still says of a file put together from its chunks.
 
-The new footer tells sizes, counts and bounds, but never how many NaN there are, and no bounds of a
-copied chunk whose writer left them out.
+The new footer tells sizes, counts and bounds, but never how many NaN there are, and no bounds and
+no count of NULLs of a copied chunk whose writer left them out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ def carried_metrics(
     """Metrics of the copied columns that are known from the old file's entry.
 
     Bounds hold on when rows go, but not when they get new values. NaN are as many as before, or,
-    in a column copied in part, differ by what came and went.
+    in a column copied in part, differ by what came and went. NULLs are counted on only in columns
+    copied as a whole.
     """
     copied = written.get("copied")
     carried = Carried()
@@ -37,6 +38,8 @@ def carried_metrics(
             added = 0 if whole else partly.get(path, 0)
             if nans is not None and (nans == 0 or not copied["loses_a_group"]):
                 carried.nans[key] = nans + added
+            if whole and key in (old.null_value_counts or {}):
+                carried.nulls[key] = old.null_value_counts[key]
             if whole or field.name not in assigned:
                 for kept, bounds in (
                     (carried.lower, old.lower_bounds),

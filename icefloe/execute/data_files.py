@@ -51,9 +51,10 @@ class MetricsMode:
 class Carried:
     """Metrics that a new file has from the file it was made of, by field id.
 
-    Bounds stand in where the new file's footer has none.
+    Bounds and counts of NULLs stand in where the new file's footer has none.
     """
 
+    nulls: dict[int, int] = field(default_factory=dict)
     nans: dict[int, int] = field(default_factory=dict)
     lower: dict[int, bytes] = field(default_factory=dict)
     upper: dict[int, bytes] = field(default_factory=dict)
@@ -96,9 +97,9 @@ def build_data_file(
             columns[p].field_id: m["values"] for p, m in counted.items() if not columns[p].repeated
         },
         null_value_counts={
-            columns[p].field_id: m["nulls"]
-            for p, m in counted.items()
-            if m["nulls"] is not None and not columns[p].repeated
+            columns[p].field_id: n
+            for p, n in {**_by_path(carried.nulls, columns), **_nulls(counted)}.items()
+            if p in counted and not columns[p].repeated
         },
         nan_value_counts={
             columns[p].field_id: n
@@ -170,6 +171,10 @@ def _bounds(
     return found
 
 
+def _nulls(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    return {path: m["nulls"] for path, m in metrics.items() if m["nulls"] is not None}
+
+
 def _by_path(found: Mapping[int, int], columns: Mapping[str, Leaf]) -> dict[str, int]:
     return {path: found[leaf.field_id] for path, leaf in columns.items() if leaf.field_id in found}
 
@@ -177,8 +182,8 @@ def _by_path(found: Mapping[int, int], columns: Mapping[str, Leaf]) -> dict[str,
 def _encode(kind: PrimitiveType, value: Any, side: str, length: int | None) -> bytes | None:
     """One bound in Iceberg's single-value encoding; None where it cannot be cut upwards."""
     if isinstance(kind, StringType):
-        text = value.decode() if isinstance(value, bytes) else value
-        if length is not None and len(text) > length:
+        text, cut = _as_text(value) if isinstance(value, bytes) else (value, False)
+        if cut or (length is not None and len(text) > length):
             text = text[:length] if side == "lower" else _text_above(text[:length])
         return None if text is None else to_bytes(kind, text)
     if isinstance(kind, BinaryType):
@@ -190,6 +195,14 @@ def _encode(kind: PrimitiveType, value: Any, side: str, length: int | None) -> b
     if isinstance(kind, DecimalType):
         return to_bytes(kind, unscaled_to_decimal(value, kind.scale))
     return to_bytes(kind, value)
+
+
+def _as_text(bound: bytes) -> tuple[str, bool]:
+    """A bound as text, and whether it was cut before bytes that are none: a writer cut it there."""
+    try:
+        return bound.decode(), False
+    except UnicodeDecodeError as wrong:
+        return bound[: wrong.start].decode(), True
 
 
 def _text_above(cut: str) -> str | None:

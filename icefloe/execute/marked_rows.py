@@ -8,16 +8,14 @@ from pyiceberg.manifest import DataFile
 from pyroaring import BitMap64
 
 from icefloe.changes import FileChanges, RemoveFiles
+from icefloe.execute.folders import partition_folder
 from icefloe.execute.position_deletes import DeletePartition, write_position_deletes
 from icefloe.execute.rewrite import Rewritten
 from icefloe.execute.scan import Scan
 from icefloe.metadata.files import LiveFile, PartitionKey
-from icefloe.metadata.manifests import schema_for_spec
-from icefloe.metadata.state import TableState
 from icefloe.metadata.storage import spark_uri
 from icefloe.plan.dangling import dangling_deletes
 from icefloe.plan.files import Candidate, FilePlan
-from icefloe.schemas.partition_values import partition_path
 
 Hits = Mapping[str, BitMap64]  # rows by data file location
 
@@ -78,14 +76,8 @@ def _write_deletes(scan: Scan, statement_id: str, hits: Hits) -> list[DataFile]:
     written: list[DataFile] = []
     for number, files in enumerate(groups.values()):
         first = files[0]
-        where = DeletePartition(first.spec_id, first.file.partition, _folder(state, first))
+        folder = partition_folder(state, first)
+        where = DeletePartition(first.spec_id, first.file.partition, f"{folder}/" if folder else "")
         positions = {file.path: hits[file.path] for file in files}
         written += write_position_deletes(state, f"{statement_id}-d{number}", positions, where)
     return written
-
-
-def _folder(state: TableState, file: LiveFile) -> str:
-    spec = state.metadata.specs()[file.spec_id]
-    if spec.is_unpartitioned():
-        return ""
-    return partition_path(file.file.partition, spec, schema_for_spec(state.metadata, spec)) + "/"

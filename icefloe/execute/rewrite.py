@@ -21,6 +21,7 @@ from icefloe.bitmaps import as_array, as_bitmap
 from icefloe.errors import IcefloeError
 from icefloe.execute.carried import carried_metrics
 from icefloe.execute.data_files import build_data_file, leaves
+from icefloe.execute.folders import rewritten_folder
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import file_layout, run_task, write_data
 from icefloe.metadata.files import LiveFile
@@ -157,7 +158,7 @@ class Rewriter:
         deleted = self.scan.deleted.get(candidate.path)
         return FileToRewrite(
             path=locate(self.scan.state.io, candidate.path).path,
-            folder=candidate.path.rpartition("/")[0],
+            folder=rewritten_folder(self.scan.state, candidate.live),
             deleted=pack(as_array(deleted)) if deleted else None,
         )
 

@@ -138,6 +138,8 @@ class _Reader:
         if count == 0x0F:
             count = self._unsigned()
         self._check_count(count)
+        if not count:
+            return Items(_KINDS.get(head & 0x0F, Kind.BYTE), [])  # some writers give it no type
         kind = self._kind(head & 0x0F)
         return Items(kind, [self._value(kind, depth + 1) for _ in range(count)])
 

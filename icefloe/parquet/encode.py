@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from icefloe.parquet.compact import Struct, items, value
 from icefloe.parquet.fields import Chunk, Group, Meta, PageEncoding
-from icefloe.parquet.footer import ParquetBytes, open_buffer
+from icefloe.parquet.footer import ParquetBytes, group_rows, open_buffer
 from icefloe.parquet.shape import Column
 
 ENCODED = "(encoded)"  # the path of every file in memory
@@ -44,8 +44,7 @@ def options_like(
     `columns` are the columns to write, each with the file's column it is to be like; those without
     one are encoded as `options` say.
     """
-    groups = file.groups
-    chunks = items(groups[0], Group.COLUMNS) if groups else []
+    chunks = next((items(g, Group.COLUMNS) for g in file.groups if group_rows(g)), [])
     codecs: dict[str, object] = {}
     levels: dict[str, object] = {}
     dictionary: list[str] = []

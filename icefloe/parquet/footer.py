@@ -25,6 +25,7 @@ class DamagedFileError(ValueError):
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path} is damaged: {reason}")
+        self.reason = reason
 
 
 class EncryptedFileError(ValueError):

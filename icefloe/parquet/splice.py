@@ -10,19 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from icefloe.parquet.compact import (
-    Items,
-    Kind,
-    MalformedError,
-    Struct,
-    changed,
-    items,
-    read_struct,
-    value,
-    write_struct,
-)
-from icefloe.parquet.fields import Chunk, File, Group, Location, Meta, OffsetIndex
-from icefloe.parquet.footer import MAGIC, DamagedFileError, ParquetBytes, chunk_range, footer_bytes
+from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
+from icefloe.parquet.fields import Chunk, File, Group, Meta
+from icefloe.parquet.footer import MAGIC, ParquetBytes, chunk_range, footer_bytes
+from icefloe.parquet.page_index import Indexes, IndexReader
 
 _PIECE = 8 * 1024 * 1024
 _MAX_ORDINAL = 32_767
@@ -69,7 +60,8 @@ class Splicer:
         self._sink = sink
         self._paths = paths
         self._groups: list[Struct] = []
-        self._indexes: list[_Indexes] = []
+        self._indexes: list[Indexes] = []
+        self._readers: dict[str, IndexReader] = {}
         self._pending: tuple[ParquetBytes, int, int] | None = None
         self.size = 0
         self.taken: dict[str, int] = {}  # bytes by the path of the file they came from
@@ -83,7 +75,7 @@ class Splicer:
             begin, length = chunk_range(chunk.struct)
             delta = self.size - begin
             chunks.append(_moved(chunk.struct, delta, path))
-            self._indexes.append(_Indexes.of(chunk, delta))
+            self._indexes.append(self._index_reader(chunk.file).moved(chunk.struct, delta))
             self._copy(chunk.file, begin, length)
         self._flush()
         metas = [value(chunk, Chunk.META) for chunk in chunks]
@@ -92,6 +84,7 @@ class Splicer:
             self._with_bloom(chunk, origin)
             for chunk, origin in zip(chunks, group.chunks, strict=True)
         ]
+        self._flush()
         ordinal = len(self._groups)
         self._groups.append(
             changed(
@@ -145,6 +138,13 @@ class Splicer:
         self._write(footer_bytes(written))
         return written
 
+    def _index_reader(self, file: ParquetBytes) -> IndexReader:
+        """The reader of a file's page indexes; of files in memory, all of one path, the last's."""
+        found = self._readers.get(file.path)
+        if found is None or found.file is not file:
+            found = self._readers[file.path] = IndexReader(file)
+        return found
+
     def _with_bloom(self, chunk: Struct, origin: ChunkFrom) -> Struct:
         """Write a chunk's Bloom filter; one of unknown length is left out."""
         meta = value(chunk, Chunk.META)
@@ -152,7 +152,7 @@ class Splicer:
         placed: dict[int, tuple[Kind, int] | None] = {Meta.BLOOM: None, Meta.BLOOM_LENGTH: None}
         if start is not None and length:
             placed = {Meta.BLOOM: (Kind.I64, self.size), Meta.BLOOM_LENGTH: (Kind.I32, length)}
-            self._write(origin.file.take(start, length), origin.file.path)
+            self._copy(origin.file, start, length)
         return changed(chunk, {Chunk.META: (Kind.STRUCT, changed(meta, placed))})
 
     def _index(
@@ -193,31 +193,6 @@ class Splicer:
         self.taken[path] = self.taken.get(path, 0) + length
 
 
-@dataclass(frozen=True, slots=True)
-class _Indexes:
-    """The page indexes of one chunk, encoded for its new place."""
-
-    path: str
-    columns: bytes | None = None
-    offsets: bytes | None = None
-
-    @staticmethod
-    def of(chunk: ChunkFrom, delta: int) -> _Indexes:
-        """Read a chunk's indexes; without the one that locates its pages, none is kept."""
-        struct, file = chunk.struct, chunk.file
-        start, length = value(struct, Chunk.OFFSET_INDEX), value(struct, Chunk.OFFSET_INDEX_LENGTH)
-        if not start or not length:
-            return _Indexes(file.path)
-        try:
-            index, _ = read_struct(file.take(start, length))
-        except MalformedError as wrong:
-            raise DamagedFileError(file.path, f"its page index cannot be read: {wrong}") from wrong
-        offsets = write_struct(_moved_pages(index, delta))
-        start, length = value(struct, Chunk.COLUMN_INDEX), value(struct, Chunk.COLUMN_INDEX_LENGTH)
-        columns = bytes(file.take(start, length)) if start and length else None
-        return _Indexes(file.path, columns, offsets)
-
-
 def _moved(chunk: Struct, delta: int, path: Sequence[bytes]) -> Struct:
     """A chunk's description when its bytes lie `delta` bytes further on."""
     meta = value(chunk, Chunk.META)
@@ -237,12 +212,3 @@ def _moved(chunk: Struct, delta: int, path: Sequence[bytes]) -> Struct:
             Chunk.META: (Kind.STRUCT, changed(meta, {**places, **named})),
         },
     )
-
-
-def _moved_pages(index: Struct, delta: int) -> Struct:
-    """An offset index whose pages lie `delta` bytes further on."""
-    locations = [
-        changed(place, {Location.OFFSET: (Kind.I64, value(place, Location.OFFSET) + delta)})
-        for place in items(index, OffsetIndex.LOCATIONS)
-    ]
-    return changed(index, {OffsetIndex.LOCATIONS: (Kind.LIST, Items(Kind.STRUCT, locations))})

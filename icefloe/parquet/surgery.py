@@ -8,7 +8,7 @@ promoted, or the file lacks it) is encoded in every row group.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -25,12 +25,15 @@ _SCHEMA_KEYS = {
     b"ARROW:schema",
     b"pandas",
     b"iceberg.schema",
+    b"parquet.avro.schema",
+    b"avro.schema",
     b"org.apache.spark.sql.parquet.row.metadata",
 }
+_GEO = b"geo"  # what GeoParquet tells of columns with shapes, their bounds too
 _TYPE_ORDER = 1  # of the ways to order bounds
 _ARROW_SCHEMA = b"ARROW:schema"
-# Its chunks are longer than they say.
-_SHORT_CHUNKS = re.compile(rb"parquet-cpp version (0|1\.[0-2])\.")
+# Before 1.2.9, chunks with a dictionary are longer than they say.
+_SHORT_CHUNKS = re.compile(rb"parquet-mr(?:$| version (?:0\.|1\.[01]\b|1\.2\.[0-8]\b))")
 
 # The rows of a row group as they are to be: its number, names of columns -> these columns.
 NewRows = Callable[[int, Sequence[str]], pa.Table]
@@ -97,7 +100,7 @@ class Surgery:
         return sum(
             chunk_range(items(group, Group.COLUMNS)[leaf])[1]
             for group, change in zip(self.file.groups, changes, strict=True)
-            for planned in self._kept(group, change)
+            for planned in (self._kept(group, change) if change.rows else ())
             if planned.source is not None
             for leaf in planned.source.leaves
         )
@@ -109,7 +112,7 @@ class Surgery:
         for number, (group, change) in enumerate(zip(self.file.groups, changes, strict=True)):
             if change.rows:
                 splicer.add(self._group(number, group, change, new_rows))
-        footer = splicer.finish(self._footer())
+        footer = splicer.finish(self._footer(changes))
         return Spliced(footer, splicer.size, splicer.taken.get(self.file.path, 0))
 
     def kept(self, changes: Sequence[GroupChange]) -> list[frozenset[str]]:
@@ -170,11 +173,12 @@ class Surgery:
             kept.append(changed(sorting, {Sorting.LEAF: (Kind.I32, place)}))
         return kept
 
-    def _footer(self) -> Struct:
+    def _footer(self, changes: Sequence[GroupChange]) -> Struct:
         """The old footer with the new columns; row groups come later."""
         old = self.file.footer
         schema = schema_of(items(old, File.SCHEMA)[0], [planned.column for planned in self.columns])
-        facts = self._key_values()
+        updated = frozenset(name for change in changes for name in change.updated)
+        facts = self._key_values(updated)
         return changed(
             old,
             {
@@ -196,20 +200,33 @@ class Surgery:
             orders += [old[leaf] for leaf in planned.source.leaves] if planned.source else own
         return Kind.LIST, Items(Kind.STRUCT, orders)
 
-    def _key_values(self) -> list[Struct]:
-        """The old file's key-value metadata, its copies of the schema only if that is the same."""
+    def _key_values(self, updated: Collection[str]) -> list[Struct]:
+        """The old file's key-value metadata, without what is no longer right.
+
+        Copies of the schema are kept if that is the same, and what is told of shapes if besides no
+        column that may hold some got new values.
+        """
         old = items(self.file.footer, File.KEY_VALUES)
+        if any(_may_hold_shapes(self.schema.field(name).type) for name in updated):
+            old = [entry for entry in old if value(entry, KeyValue.KEY) != _GEO]
         before = [column.elements for column in columns_of(self.file.footer)]
         if before == [planned.column.elements for planned in self.columns]:
             return list(old)
         had_arrow = any(value(entry, KeyValue.KEY) == _ARROW_SCHEMA for entry in old)
-        kept = [entry for entry in old if value(entry, KeyValue.KEY) not in _SCHEMA_KEYS]
+        wrong = {*_SCHEMA_KEYS, _GEO}
+        kept = [entry for entry in old if value(entry, KeyValue.KEY) not in wrong]
         fresh = [
             entry
             for entry in items(self.template.footer, File.KEY_VALUES)
             if had_arrow and value(entry, KeyValue.KEY) == _ARROW_SCHEMA
         ]
         return kept + fresh
+
+
+def _may_hold_shapes(kind: pa.DataType) -> bool:
+    """Whether GeoParquet's shapes come in columns of this type."""
+    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return bool(binary or pa.types.is_nested(kind))
 
 
 def _ordered(file: ParquetBytes, column: Column) -> bool:

@@ -90,10 +90,16 @@ def _merge(metrics: ColumnMetrics, column: pq.ColumnChunkMetaData) -> None:
         if _is_nan(lower) or _is_nan(upper):  # of a writer that takes NaN for a bound
             metrics.has_bounds = False
             return
+        lower, upper = _zero(lower, -0.0), _zero(upper, 0.0)
         metrics.lower = lower if metrics.lower is None else min(metrics.lower, lower)
         metrics.upper = upper if metrics.upper is None else max(metrics.upper, upper)
     elif not all_null:
         metrics.has_bounds = False
+
+
+def _zero(bound: Any, zero: float) -> Any:
+    """A bound that reaches both zeros: readers may order -0.0 before 0.0, writers may not."""
+    return zero if isinstance(bound, float) and bound == 0 else bound
 
 
 def _is_nan(bound: Any) -> bool:

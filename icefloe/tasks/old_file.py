@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from icefloe.parquet.footer import ParquetBytes, group_rows, open_parquet
+from icefloe.parquet.footer import DamagedFileError, ParquetBytes, open_parquet
 
 _BATCH_ROWS = 65_536
 _FIELD_ID = b"PARQUET:field_id"
@@ -22,7 +22,8 @@ class OldFile:
     """An open data file, its footer read, and the schema its rows are wanted in."""
 
     path: str
-    bytes: ParquetBytes
+    bytes: ParquetBytes | None  # None when only PyArrow makes sense of the file
+    odd: str | None  # why that is so
     parquet: pq.ParquetFile
     found: pa.Schema  # as the file has it
     wanted: pa.Schema
@@ -32,18 +33,27 @@ class OldFile:
     @staticmethod
     def open(path: str, source: pa.NativeFile, wanted: pa.Schema) -> OldFile:
         """Read and check the footer; raises what tells of damaged and encrypted files."""
-        file = open_parquet(
-            path, source.size(), lambda start, length: source.read_at(length, start)
-        )
-        with reading(path):
-            parquet = pq.ParquetFile(source)
-            found = parquet.schema_arrow
+        file, odd = None, None
+        try:
+            file = open_parquet(
+                path, source.size(), lambda start, length: source.read_at(length, start)
+            )
+        except DamagedFileError as wrong:
+            odd = wrong
+        try:
+            with reading(path):
+                parquet = pq.ParquetFile(source)
+                found = parquet.schema_arrow
+        except OSError as error:
+            raise odd or error from None
         by_id = {field_id(f): f.name for f in found}
         names = {f.name: by_id[field_id(f)] for f in wanted if field_id(f) in by_id}
-        rows = [group_rows(group) for group in file.groups]
+        footer = parquet.metadata
+        rows = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
         starts = accumulate(rows, initial=0)
         groups = tuple(zip(starts, rows, strict=False))
-        return OldFile(path, file, parquet, found, wanted, names, groups)
+        why = odd.reason if odd else None
+        return OldFile(path, file, why, parquet, found, wanted, names, groups)
 
     @property
     def rows(self) -> int:
@@ -52,7 +62,7 @@ class OldFile:
 
     def batches(self) -> Iterator[tuple[int, pa.Table]]:
         """The rows in the wanted schema, with the position each batch starts at."""
-        return self._batches(self.wanted, range(len(self.bytes.groups)), 0)
+        return self._batches(self.wanted, range(len(self.groups)), 0)
 
     def group(self, number: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
         """Some wanted columns of one row group, with the position each batch starts at."""
@@ -70,9 +80,10 @@ class OldFile:
         while True:
             with reading(self.path):
                 batch = next(batches, None)
-            if batch is None:
-                return
-            yield start, _as_wanted(pa.Table.from_batches([batch]), wanted, self.names)
+                if batch is None:
+                    return
+                rows = _as_wanted(pa.Table.from_batches([batch]), wanted, self.names)
+            yield start, rows
             start += batch.num_rows
 
     def cannot_carry(self) -> str | None:
@@ -82,6 +93,8 @@ class OldFile:
             return "the file has columns without field ids"
         if not any(field_id(wanted) in by_id for wanted in self.wanted):
             return "the file has none of the table's columns"
+        if self._has_int96():
+            return "the file has timestamps of 96 bits, which PyArrow does not read in full"
         for wanted in self.wanted:
             have = by_id.get(field_id(wanted))
             if have is None and not wanted.nullable:
@@ -90,13 +103,23 @@ class OldFile:
                 return f"the nested column {wanted.name!r} has changed since the file was written"
         return None
 
+    def _has_int96(self) -> bool:
+        """Whether a wanted column has leaves of the type; PyArrow wraps what nanoseconds lack."""
+        leaves = [self.parquet.schema.column(leaf) for leaf in range(len(self.parquet.schema))]
+        old = [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
+        return any(
+            path == name or path.startswith(f"{name}.")
+            for path in old
+            for name in self.names.values()
+        )
+
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
     """Tell the path when the rows of a file cannot be decoded."""
     try:
         yield
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise OSError(f"{path}: {error}") from error
 
 

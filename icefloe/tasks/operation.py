@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icefloe.parquet.compact import value
+from icefloe.parquet.compact import Struct, value
 from icefloe.parquet.fields import Group
-from icefloe.parquet.footer import MAGIC, footer_bytes
+from icefloe.parquet.footer import (
+    MAGIC,
+    DamagedFileError,
+    ParquetBytes,
+    footer_bytes,
+    group_rows,
+)
 from icefloe.parquet.surgery import GroupChange, Spliced, Surgery, cannot_copy
 from icefloe.tasks.edits import Edits
 from icefloe.tasks.metrics import NanCounter, column_metrics, split_offsets
 from icefloe.tasks.old_file import OldFile
-from icefloe.tasks.write import FileLayout, new_name, refuse_nulls
+from icefloe.tasks.write import FileLayout, new_name, open_new, refuse_nulls
 
 _LEAST_COPIED = 0.1  # of the file; below it, a plain rewrite costs the same
 _MAX_GROUP_BYTES = 512 * 1024 * 1024  # of a row group that is decoded at once
 _MAX_GROUP_ROWS = 64 * 1024 * 1024  # PyArrow writes no larger row group
+_MAX_DECODED_BYTES = 512 * 1024 * 1024  # of the rows of a row group, held until they are encoded
+_TOO_LARGE = "a row group to encode is too large to be decoded at once"
+
+
+class CannotOperateError(Exception):
+    """The file turned out to be one that has to be written as a whole; nothing was left behind."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +41,7 @@ class Operation:
     """One file, its edits, and what they mean for each of its row groups."""
 
     file: OldFile
+    bytes: ParquetBytes
     edits: Edits
     layout: FileLayout
     surgery: Surgery
@@ -37,6 +50,8 @@ class Operation:
     @staticmethod
     def of(file: OldFile, edits: Edits, layout: FileLayout) -> Operation:
         """Look what would be copied."""
+        if file.bytes is None:
+            raise CannotOperateError(file.odd)
         updated = frozenset(edits.assigned)
         changes = tuple(
             GroupChange(
@@ -46,42 +61,45 @@ class Operation:
             for start, rows in file.groups
         )
         surgery = Surgery.plan(file.bytes, layout.schema, file.names, layout.parquet)
-        return Operation(file, edits, layout, surgery, changes)
+        return Operation(file, file.bytes, edits, layout, surgery, changes)
 
     def why_not(self) -> str | None:
         """Why the file has to be, or is better, written as a whole; None when it is not."""
-        file = self.file.bytes
+        file = self.bytes
         reason = cannot_copy(file)
         if reason:
             return reason
         if file.size > 2 * self.layout.target_file_bytes:
             return "the file is larger than the table wants its files"
-        if any(
-            (change.updated or change.rows not in (0, rows))
-            and (value(group, Group.BYTES) > _MAX_GROUP_BYTES or rows > _MAX_GROUP_ROWS)
-            for group, change, (_, rows) in zip(
-                file.groups, self.changes, self.file.groups, strict=True
-            )
-        ):
-            return "a row group with changes is too large to be decoded at once"
+        if any(_is_large(group) for group in self._to_encode()):
+            return _TOO_LARGE
         if self.surgery.bytes_kept(self.changes) < _LEAST_COPIED * file.size:
             return "the changes leave little of the file as it is"
         return None
 
+    def _to_encode(self) -> Iterator[Struct]:
+        """The row groups of which some column has to be encoded."""
+        kept = self.surgery.kept(self.changes)
+        for group, change, copied in zip(self.bytes.groups, self.changes, kept, strict=True):
+            if change.rows and len(copied) < len(self.surgery.columns):
+                yield group
+
     def run(self) -> list[dict[str, object]]:
         """Write the new file; what it is, for the driver."""
         name = new_name(self.layout)
-        filesystem, path = self.layout.filesystem, f"{self.layout.folder}/{name}"
+        path = f"{self.layout.folder}/{name}"
         rows = _Rows(self.file, self.edits)
-        sink = filesystem.open_output_stream(path)
+        sink = open_new(self.layout.filesystem, path)
         try:
             with sink:
                 spliced = self.surgery.run(sink, self.changes, rows.of_group)
-        except BaseException:
+            return [self._result(name, spliced, rows)]
+        except BaseException as error:
             with suppress(OSError):
-                filesystem.delete_file(path)
+                self.layout.filesystem.delete_file(path)
+            if isinstance(error, DamagedFileError):
+                raise CannotOperateError(error.reason) from error
             raise
-        return [self._result(name, spliced, rows)]
 
     def _result(self, name: str, spliced: Spliced, rows: _Rows) -> dict[str, object]:
         footer = pq.read_metadata(pa.BufferReader(MAGIC + footer_bytes(spliced.footer)))
@@ -124,7 +142,8 @@ class _Rows:
 
     def of_group(self, number: int, names: Sequence[str]) -> pa.Table:
         """Some columns of a row group, with the edits applied."""
-        parts = []
+        parts: list[pa.Table] = []
+        held = 0
         for start, old in self.file.group(number, names):
             new = self.edits.apply(old, start)
             refuse_nulls(new, new.schema)
@@ -132,9 +151,16 @@ class _Rows:
                 self.before[name].add(old.select([name]))
                 self.after[name].add(new.select([name]))
             parts.append(new)
+            held += new.nbytes
+            if held > _MAX_DECODED_BYTES:
+                raise CannotOperateError(_TOO_LARGE)
         return pa.concat_tables(parts)
 
     def nans_added(self, name: str) -> dict[str, int]:
         """How many more NaN there are now, by the path of the leaf."""
         before = self.before[name].counts
         return {path: count - before[path] for path, count in self.after[name].counts.items()}
+
+
+def _is_large(group: Struct) -> bool:
+    return value(group, Group.BYTES) > _MAX_GROUP_BYTES or group_rows(group) > _MAX_GROUP_ROWS

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from icefloe.tasks.edits import Edits
 from icefloe.tasks.old_file import OldFile
-from icefloe.tasks.operation import Operation
+from icefloe.tasks.operation import CannotOperateError, Operation
 from icefloe.tasks.positions import pack, unpack
 from icefloe.tasks.results import as_batch
 from icefloe.tasks.write import DataFileWriter, FileLayout
@@ -25,7 +25,7 @@ class FileToRewrite:
     """A file that may be rewritten: where it is, and its rows already deleted."""
 
     path: str  # as the file system spells it
-    folder: str  # of the file, as Iceberg spells it
+    folder: str  # where the new file goes, as Iceberg spells it: below that of the layout
     deleted: bytes | None = None
 
 
@@ -67,25 +67,37 @@ def rewrite_file(plan: RewritePlan, uri: str, changes: pa.Table) -> dict[str, ob
         plan.layout,
         partition_fields=(),
         location=target.folder,
-        folder=target.path.rpartition("/")[0],
+        folder=f"{plan.layout.folder}{target.folder[len(plan.layout.location) :]}",
     )
     with plan.layout.filesystem.open_input_file(target.path) as source:
         file = OldFile.open(target.path, source, layout.schema)
         reason = file.cannot_carry()
         if reason:
             return {"uri": uri, "declined": reason, "positions": pack(edits.positions)}
-        operation = Operation.of(file, edits, layout)
-        whole = operation.why_not()
-        files = _written_whole(file, edits, layout) if whole else operation.run()
+        files, whole = _written(file, edits, layout)
     deleted = int(edits.goes.sum())
     return {
         "uri": uri,
         "files": files,
-        "whole": whole,  # why nothing of the file was copied as bytes
+        "whole": whole,
         "updated": len(edits.positions) - deleted,
         "deleted": deleted,
         "copied": file.rows - len(edits.gone) - len(edits.positions),
     }
+
+
+def _written(
+    file: OldFile, edits: Edits, layout: FileLayout
+) -> tuple[list[dict[str, object]], str | None]:
+    """The new files, and why nothing of the old one was copied as bytes."""
+    try:
+        operation = Operation.of(file, edits, layout)
+        whole = operation.why_not()
+        if whole is None:
+            return operation.run(), None
+    except CannotOperateError as reason:
+        whole = str(reason)
+    return _written_whole(file, edits, layout), whole
 
 
 def _written_whole(file: OldFile, edits: Edits, layout: FileLayout) -> list[dict[str, object]]:

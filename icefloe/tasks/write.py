@@ -125,9 +125,7 @@ class DataFileWriter:
         name = f"{folder}{new_name(self.layout)}"
         self._path = f"{self.layout.location}/{name}"
         path = f"{self.layout.folder}/{name}"
-        if not isinstance(self.layout.filesystem, pafs.S3FileSystem):
-            self.layout.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
-        self._sink = self.layout.filesystem.open_output_stream(path)
+        self._sink = open_new(self.layout.filesystem, path)
         self._footer: list[pq.FileMetaData] = []
         self._nans = NanCounter()
         self._writer = pq.ParquetWriter(
@@ -164,6 +162,13 @@ class DataFileWriter:
 def new_name(layout: FileLayout) -> str:
     """A name that no other file has; the statement's id is in it, so that it can be found."""
     return f"{layout.statement_id}-{uuid.uuid4().hex[:12]}.parquet"
+
+
+def open_new(filesystem: pafs.FileSystem, path: str) -> pa.NativeFile:
+    """Open a file to be written, in a folder that may not be there yet."""
+    if not isinstance(filesystem, pafs.S3FileSystem):
+        filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+    return filesystem.open_output_stream(path)
 
 
 def refuse_nulls(table: pa.Table, schema: pa.Schema) -> None:

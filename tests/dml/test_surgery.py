@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -187,6 +188,49 @@ def test_explain_says_how_a_file_is_rewritten(table_of):
     assert "row groups that lose no row are copied" in str(table.delete().where("id = 1").explain())
     moved = str(table.update().set("n", "1").explain())
     assert "passes through Spark: new values of 'n' may move rows to other partitions" in moved
+
+
+def test_files_outside_the_data_folder_are_rewritten_inside_and_failures_leave_none(
+    table_of, tmp_path, monkeypatch
+):
+    """Where a failed statement's files are looked for, under the partition's own folder."""
+    table = table_of(SCHEMA, ROWS[:9], mode="copy-on-write", partition_by=("n",))
+    elsewhere = tmp_path / "elsewhere"
+    table.set_properties({"write.data.path": f"file://{elsewhere}"})
+    old = stored_files(table)
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("after the files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("icefloe.execute.rewrite.build_data_file", fail)
+        with pytest.raises(RuntimeError, match="after the files"):
+            table.update().set("x", "5.0").where("id = 3").execute()
+    assert stored_files(table) == old
+    assert list(elsewhere.rglob("*.parquet")) == []
+    table.update().set("x", "5.0").where("id = 3").execute()
+    assert stored_files(table) == old
+    assert [path.parent.name for path in elsewhere.rglob("*.parquet")] == ["n=3"]
+    assert rows(table, "x", where="id = 3") == [(5.0,)]
+    table.update().set("x", "6.0").where("id = 3").execute()
+    assert {path.parent for path in elsewhere.rglob("*.parquet")} == {elsewhere / "n=3"}
+
+
+def test_a_file_with_timestamps_of_96_bits_is_changed_through_spark(table_of, caplog):
+    table = table_of(
+        "id BIGINT, t TIMESTAMP_NTZ, s STRING",
+        [{"id": i, "t": datetime(2020, 1, 1), "s": "s"} for i in range(3)],
+        mode="copy-on-write",
+    )
+    path = path_of(table)
+    pq.write_table(pq.read_table(path), path, use_deprecated_int96_timestamps=True)
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    with caplog.at_level("INFO", "icefloe"):
+        table.update().set("s", "'new'").where("id = 1").execute()
+    assert "timestamps of 96 bits" in caplog.text
+    assert rows(table, "id", "t", "s") == [
+        (i, datetime(2020, 1, 1), "new" if i == 1 else "s") for i in range(3)
+    ]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "page"])

@@ -94,6 +94,13 @@ def test_malformed_structures_are_told_apart(data, why):
         read_struct(data)
 
 
+def test_an_empty_list_may_have_no_type():
+    struct, end = read_struct(b"\x19\x00\x00")
+    assert (struct[1][1].values, end) == ([], 3)
+    with pytest.raises(MalformedError, match="no type 0"):
+        read_struct(b"\x19\x10\x00")
+
+
 @pytest.mark.parametrize("length", [0, 3, 11, 12, 500, -1, -4, -9, -200])
 def test_a_file_cut_short_is_refused_with_its_path(length):
     data = written().to_pybytes()[:length]

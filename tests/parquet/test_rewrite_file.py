@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -31,13 +33,18 @@ from pyiceberg.types import (
     NestedField,
     StringType,
     StructType,
+    TimestampType,
 )
 from pyspark import cloudpickle
 
 from icefloe.execute.carried import carried_metrics
 from icefloe.execute.data_files import build_data_file, leaves
 from icefloe.parquet.check import problems
-from icefloe.parquet.footer import DamagedFileError
+from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
+from icefloe.parquet.fields import Chunk, File, Group, Meta
+from icefloe.parquet.footer import DamagedFileError, ParquetBytes, footer_bytes, open_buffer
+from icefloe.tasks import operation
+from icefloe.tasks.metrics import column_metrics
 from icefloe.tasks.operation import Operation
 from icefloe.tasks.positions import pack
 from icefloe.tasks.results import NullInRequiredError
@@ -337,6 +344,197 @@ def test_a_damaged_file_is_told_by_its_path_and_leaves_no_file(tmp_path, damage)
     with pytest.raises((OSError, DamagedFileError), match=path.name):
         rewritten(tmp_path, old, SCHEMA, changes, {"n": "v"}, [])
     assert list(tmp_path.glob("*.parquet")) == [path]
+
+
+PLAIN = Schema(
+    NestedField(1, "id", LongType()),
+    NestedField(2, "n", IntegerType()),
+    NestedField(3, "s", StringType()),
+)
+TEXTS = [f"text {i}" for i in range(200)]
+UNKNOWN: dict[str, Any] = {"lower_bounds": {}, "upper_bounds": {}, "nan_value_counts": {}}
+
+
+def plain_file(folder: Path, schema: Schema = PLAIN, **options: Any) -> Path:
+    """Four row groups, written by PyArrow alone."""
+    wanted = schema_to_pyarrow(schema)
+    columns = [pa.array(TEXTS if f.name == "s" else range(200)) for f in wanted]
+    rows = pa.table([c.cast(f.type) for c, f in zip(columns, wanted, strict=True)], schema=wanted)
+    path = folder / "plain.parquet"
+    pq.write_table(rows, path, row_group_size=50, **options)
+    return path
+
+
+def opened(path: Path) -> ParquetBytes:
+    return open_buffer(str(path), pa.py_buffer(path.read_bytes()))
+
+
+def with_footer(path: Path, footer: Struct) -> None:
+    """The same file with another footer."""
+    path.write_bytes(path.read_bytes()[: opened(path).footer_at] + footer_bytes(footer))
+
+
+def updated(
+    path: Path, schema: Schema = PLAIN, column: str = "n", **known: Any
+) -> tuple[DataFile, dict[str, Any]]:
+    """The file with a new value in row 3."""
+    old = DataFile.from_args(
+        _table_format_version=3, file_path=f"file://{path}", **{**UNKNOWN, **known}
+    )
+    kind = schema_to_pyarrow(schema).field(column).type
+    changes = changes_at([3], v=pa.array([7]).cast(kind))
+    new, result = rewritten(path.parent, old, schema, changes, {column: "v"}, [])
+    assert new is not None
+    return new, result
+
+
+def test_a_row_group_that_is_large_once_decoded_is_not_held(tmp_path, monkeypatch):
+    """Texts in a dictionary take little space in the file."""
+    monkeypatch.setattr(operation, "_MAX_DECODED_BYTES", 500)
+    path = plain_file(tmp_path)
+    new, result = updated(path, column="s")
+    assert result["whole"] == "a row group to encode is too large to be decoded at once"
+    assert len(list(tmp_path.glob("*.parquet"))) == 2
+    assert pq.read_table(new.file_path.removeprefix("file://"))["s"].to_pylist() == [
+        "7" if i == 3 else text for i, text in enumerate(TEXTS)
+    ]
+    assert updated(path, column="n")[1]["whole"] is None
+
+
+def test_row_groups_of_columns_that_cannot_stay_are_not_too_large_either(tmp_path, monkeypatch):
+    monkeypatch.setattr(operation, "_MAX_GROUP_ROWS", 20)
+    promoted = Schema(*(NestedField(f.field_id, f.name, LongType()) for f in PLAIN.fields[:2]))
+    path = plain_file(tmp_path, Schema(*PLAIN.fields[:2]))
+    old = DataFile.from_args(_table_format_version=3, file_path=f"file://{path}", **UNKNOWN)
+    first = changes_at(list(range(50)), gone=[True] * 50)
+    _, result = rewritten(tmp_path, old, Schema(*PLAIN.fields[:2]), first, {}, [])
+    assert result["whole"] is None
+    _, result = rewritten(tmp_path, old, promoted, first, {}, [])
+    assert "too large to be decoded at once" in result["whole"]
+
+
+@pytest.mark.parametrize("zero", ["-0.0", "0.0"])
+def test_bounds_at_zero_reach_both_zeros(tmp_path, zero):
+    """DuckDB takes the zero it sees for a bound."""
+    path = tmp_path / "zeros.parquet"
+    with duckdb.connect() as connection:
+        connection.execute(
+            f"COPY (SELECT i AS id, '{zero}'::DOUBLE AS x FROM range(4096) t(i)) "
+            f"TO '{path}' (FORMAT parquet, ROW_GROUP_SIZE 2048)"
+        )
+    metrics = column_metrics(pq.read_metadata(path))["x"]
+    assert [math.copysign(1, bound) for bound in (metrics.lower, metrics.upper)] == [-1, 1]
+
+
+def test_bounds_that_were_cut_within_a_character_are_cut_before_it(tmp_path):
+    path = plain_file(tmp_path)
+    file = opened(path)
+
+    def cut(chunk: Struct) -> Struct:
+        meta = value(chunk, Chunk.META)
+        told = changed(
+            value(meta, 12), {5: (Kind.BINARY, b"text \xc4"), 6: (Kind.BINARY, b"te\xc3")}
+        )
+        meta = changed(meta, {12: (Kind.STRUCT, told)})
+        return changed(chunk, {Chunk.META: (Kind.STRUCT, meta)})
+
+    groups = []
+    for group in file.groups:
+        *others, text = items(group, Group.COLUMNS)
+        columns = (Kind.LIST, Items(Kind.STRUCT, [*others, cut(text)]))
+        groups.append(changed(group, {Group.COLUMNS: columns}))
+    with_footer(path, changed(file.footer, {File.GROUPS: (Kind.LIST, Items(Kind.STRUCT, groups))}))
+    new, result = updated(path)
+    assert result["whole"] is None
+    assert (new.lower_bounds[3], new.upper_bounds[3]) == (b"te", b"text!")
+
+
+def test_nulls_that_the_footer_does_not_count_are_known_from_the_old_entry(tmp_path):
+    path = plain_file(tmp_path, write_statistics=["id"])
+    new, result = updated(path, null_value_counts={2: 0, 3: 5})
+    assert result["whole"] is None
+    assert new.null_value_counts == {1: 0, 3: 5}
+
+
+def test_a_file_that_only_pyarrow_makes_sense_of_is_written_as_a_whole(tmp_path):
+    path = plain_file(tmp_path)
+    with_footer(path, changed(opened(path).footer, {File.ROWS: (Kind.I64, 199)}))
+    new, result = updated(path)
+    assert result["whole"] == "its row groups have 200 rows, its footer says 199"
+    assert (new.record_count, result["copied"]) == (200, 199)
+
+
+def test_a_file_found_damaged_on_the_way_is_written_as_a_whole(tmp_path):
+    """PyArrow does not look at Bloom filters."""
+    path = plain_file(tmp_path)
+    file = opened(path)
+    first, *others = items(file.groups[2], Group.COLUMNS)
+    places = {Meta.BLOOM: (Kind.I64, file.size - 5), Meta.BLOOM_LENGTH: (Kind.I32, 100)}
+    meta = changed(value(first, Chunk.META), places)
+    first = changed(first, {Chunk.META: (Kind.STRUCT, meta)})
+    groups = list(file.groups)
+    groups[2] = changed(
+        groups[2], {Group.COLUMNS: (Kind.LIST, Items(Kind.STRUCT, [first, *others]))}
+    )
+    with_footer(path, changed(file.footer, {File.GROUPS: (Kind.LIST, Items(Kind.STRUCT, groups))}))
+    new, result = updated(path)
+    assert "it ends within the bytes" in result["whole"]
+    assert new.record_count == 200
+    assert len(list(tmp_path.glob("*.parquet"))) == 2
+
+
+def test_files_with_timestamps_of_96_bits_go_through_spark(tmp_path):
+    """PyArrow reads them as nanoseconds, and wraps those before 1677 and after 2262."""
+    dated = Schema(*PLAIN.fields, NestedField(4, "t", TimestampType()))
+    path = plain_file(tmp_path, dated, use_deprecated_int96_timestamps=True)
+    old = DataFile.from_args(_table_format_version=3, file_path=f"file://{path}", **UNKNOWN)
+    changes = changes_at([3], v=pa.array([7], pa.int32()))
+    plan = RewritePlan(
+        layout=layout_of(tmp_path, dated),
+        files={"uri": FileToRewrite(old.file_path.removeprefix("file://"), f"file://{tmp_path}")},
+        file_column="file",
+        pos_column="pos",
+        assigned={"n": "v"},
+    )
+    assert "timestamps of 96 bits" in str(rewrite_file(plan, "uri", changes)["declined"])
+    assert updated(path, PLAIN)[1]["whole"] is None  # the table has dropped the column
+
+
+def test_a_value_that_does_not_fit_the_table_is_told_with_the_path(tmp_path):
+    path = plain_file(tmp_path)
+    narrow = Schema(NestedField(1, "id", LongType()), NestedField(3, "s", IntegerType()))
+    with pytest.raises(OSError, match=r"plain\.parquet: .*'text \d+'"):
+        updated(path, narrow, column="id")
+    assert list(tmp_path.glob("*.parquet")) == [path]
+
+
+def test_an_error_after_the_file_is_written_leaves_no_file(tmp_path, monkeypatch):
+    path = plain_file(tmp_path)
+
+    def fail(footer: Any) -> None:
+        raise RuntimeError("after the file")
+
+    monkeypatch.setattr(operation, "column_metrics", fail)
+    with pytest.raises(RuntimeError, match="after the file"):
+        updated(path)
+    assert list(tmp_path.glob("*.parquet")) == [path]
+
+
+def test_a_new_file_goes_where_the_plan_says(tmp_path):
+    """The old one may lie outside the table's data folder."""
+    path, data = plain_file(tmp_path), tmp_path / "data"
+    plan = RewritePlan(
+        layout=layout_of(data, PLAIN),
+        files={"uri": FileToRewrite(str(path), f"file://{data}/n=1")},
+        file_column="file",
+        pos_column="pos",
+    )
+    changes = pa.table({"pos": [7]})
+    (written,) = rewrite_file(plan, "uri", changes)["files"]
+    (new,) = data.rglob("*.parquet")
+    assert new.parent == data / "n=1"
+    assert written["path"] == f"file://{new}"
+    assert pq.read_metadata(new).num_rows == 199
 
 
 def test_workers_need_nothing_of_ours(tmp_path):

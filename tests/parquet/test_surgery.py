@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from parquet_files import READERS, Case, by_pyarrow, cases, open_file, operate, write
 
 from icefloe.parquet.check import problems
-from icefloe.parquet.compact import Items, Kind, changed, items, value
+from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
 from icefloe.parquet.fields import Chunk, File, Group
 from icefloe.parquet.footer import (
-    DamagedFileError,
     ParquetBytes,
+    footer_bytes,
     group_rows,
     open_buffer,
     open_parquet,
@@ -107,8 +107,9 @@ NUMBERS = pa.table(
 )
 
 
-def test_ranges_that_follow_each_other_are_read_at_once():
-    source = source_of(NUMBERS)
+@pytest.mark.parametrize("indexed", [False, True])
+def test_ranges_that_follow_each_other_are_read_at_once(indexed):
+    source = source_of(NUMBERS, write_page_index=indexed)
     reads: list[tuple[int, int]] = []
 
     def read(start: int, length: int) -> bytes:
@@ -119,8 +120,10 @@ def test_ranges_that_follow_each_other_are_read_at_once():
     reads.clear()
     changes = [GroupChange(100), GroupChange(100, frozenset({"n"})), GroupChange(100)]
     data, surgery = spliced_of(watched, NUMBERS.schema, changes, NUMBERS)
-    assert len(reads) == 4  # a whole row group, the columns beside `n`, a whole row group
-    assert sum(length for _, length in reads) == surgery.bytes_kept(changes)
+    # A whole row group, the columns beside `n`, a whole row group; all page indexes.
+    assert len(reads) == 4 + indexed
+    if not indexed:
+        assert sum(length for _, length in reads) == surgery.bytes_kept(changes)
     assert problems("new", data) == []
 
 
@@ -199,7 +202,11 @@ def test_rows_stay_sorted_by_columns_that_keep_their_values():
 
 
 def test_key_values_and_writer_are_kept_and_copies_of_the_schema_only_while_right():
-    facts = {b"owner": b"me", b"pandas": b"{}", b"iceberg.schema": b"{}"}
+    facts = {
+        b"owner": b"me",
+        **dict.fromkeys((b"pandas", b"iceberg.schema", b"avro.schema"), b"{}"),
+        **dict.fromkeys((b"parquet.avro.schema", b"geo"), b"{}"),
+    }
     source = source_of(NUMBERS.replace_schema_metadata(facts))
     changes = [GroupChange(100, frozenset({"n"}))] * 3
     same, _ = spliced_of(source, NUMBERS.schema, changes, NUMBERS)
@@ -212,6 +219,19 @@ def test_key_values_and_writer_are_kept_and_copies_of_the_schema_only_while_righ
     other, _ = spliced_of(source, renamed.schema, changes, renamed, names)
     assert set(pq.read_metadata(pa.BufferReader(other)).metadata) == {b"owner", b"ARROW:schema"}
     assert pq.read_table(pa.BufferReader(other)).equals(renamed)
+
+
+@pytest.mark.parametrize(
+    ("updated", "kept"), [("id", True), ("shape", False), ("point", False), (None, True)]
+)
+def test_what_is_told_of_shapes_is_kept_until_they_may_have_changed(updated, kept):
+    rows = pa.table(
+        {"id": range(200), "shape": [b"POINT"] * 200, "point": [{"x": 1.0, "y": 2.0}] * 200}
+    )
+    source = source_of(rows.replace_schema_metadata({b"geo": b"{}"}))
+    names = frozenset({updated} if updated else ())
+    data, _ = spliced_of(source, rows.schema, [GroupChange(100, names), GroupChange(99)], rows)
+    assert (b"geo" in pq.read_metadata(pa.BufferReader(data)).metadata) == kept
 
 
 @pytest.mark.parametrize(
@@ -254,23 +274,78 @@ def test_a_column_whose_bounds_are_ordered_otherwise_is_encoded_anew():
     assert [planned.source is None for planned in surgery.columns] == [False, True, False]
 
 
-def test_old_files_with_wrong_chunk_lengths_are_not_copied():
+@pytest.mark.parametrize(
+    ("writer", "wrong"),
+    [
+        ("parquet-mr", True),
+        ("parquet-mr version 0.9.0", True),
+        ("parquet-mr version 1.0.0-t2", True),
+        ("parquet-mr version 1.2.8 (build x)", True),
+        ("parquet-mr version 1.2.8-SNAPSHOT", True),
+        ("parquet-mr version 1.2.9", False),
+        ("parquet-mr version 1.2.10", False),
+        ("parquet-mr version 1.10.1 (build x)", False),
+        ("parquet-mr version 1.13.1", False),
+        ("parquet-mr compatible", False),
+        ("parquet-cpp version 1.2.8", False),
+    ],
+)
+def test_old_files_with_wrong_chunk_lengths_are_not_copied(writer, wrong):
     file = source_of(NUMBERS)
     assert cannot_copy(file) is None
-    old = changed(file.footer, {File.CREATED_BY: (Kind.BINARY, b"parquet-cpp version 1.2.8")})
-    assert "wrong lengths" in str(cannot_copy(replace(file, footer=old)))
+    old = changed(file.footer, {File.CREATED_BY: (Kind.BINARY, writer.encode())})
+    assert ("wrong lengths" in str(cannot_copy(replace(file, footer=old)))) == wrong
 
 
-def test_a_damaged_page_index_is_told_with_the_path():
-    sink = pa.BufferOutputStream()
-    pq.write_table(NUMBERS, sink, write_page_index=True)
-    data = bytearray(sink.getvalue().to_pybytes())
-    chunk = items(open_buffer("x", pa.py_buffer(bytes(data))).groups[0], Group.COLUMNS)[0]
-    start = value(chunk, Chunk.OFFSET_INDEX)
-    data[start : start + 4] = b"\xff\xff\xff\xff"
-    file = open_buffer("a/b.parquet", pa.py_buffer(bytes(data)))
-    with pytest.raises(DamagedFileError, match=r"a/b\.parquet is damaged: its page index"):
-        spliced_of(file, NUMBERS.schema, [GroupChange(300)], NUMBERS)
+@pytest.mark.parametrize("damage", ["its bytes", "its place", "the pages it tells"])
+def test_a_chunk_whose_page_index_is_damaged_has_none_afterwards(damage):
+    file = source_of(NUMBERS, write_page_index=True)
+    data = bytearray(file.read(0, file.size))
+    chunks = items(file.groups[0], Group.COLUMNS)
+    start = value(chunks[0], Chunk.OFFSET_INDEX)
+    if damage == "its bytes":
+        data[start : start + 4] = b"\xff\xff\xff\xff"
+    else:
+        at = value(chunks[1], Chunk.OFFSET_INDEX) if "pages" in damage else file.size
+        moved = changed(chunks[0], {Chunk.OFFSET_INDEX: (Kind.I64, at)})
+        data[file.footer_at :] = footer_bytes(with_chunks(file, 0, [moved, *chunks[1:]]))
+    damaged = open_buffer("x", pa.py_buffer(bytes(data)))
+    new, _ = spliced_of(damaged, NUMBERS.schema, [GroupChange(100)] * 3, NUMBERS)
+    assert problems("new", new) == []
+    found = pq.read_metadata(pa.BufferReader(new))
+    assert [
+        [found.row_group(group).column(leaf).has_offset_index for leaf in range(3)]
+        for group in range(2)
+    ] == [[False, True, True], [True, True, True]]
+    assert not found.row_group(0).column(0).has_column_index
+
+
+def with_chunks(file: ParquetBytes, group: int, chunks: list[Struct]) -> Struct:
+    """The footer with other chunks in a row group."""
+    groups = list(file.groups)
+    columns = (Kind.LIST, Items(Kind.STRUCT, chunks))
+    groups[group] = changed(groups[group], {Group.COLUMNS: columns})
+    return changed(file.footer, {File.GROUPS: (Kind.LIST, Items(Kind.STRUCT, groups))})
+
+
+def test_a_first_row_group_without_rows_tells_nothing_of_encodings():
+    file = source_of(NUMBERS, compression="gzip")
+    bare: Struct = {Chunk.FILE_OFFSET: (Kind.I64, 0)}
+    empty = changed(
+        file.groups[0],
+        {
+            Group.ROWS: (Kind.I64, 0),
+            Group.BYTES: (Kind.I64, 0),
+            Group.COLUMNS: (Kind.LIST, Items(Kind.STRUCT, [bare] * 3)),
+        },
+    )
+    groups = (Kind.LIST, Items(Kind.STRUCT, [empty, *file.groups]))
+    odd = replace(file, footer=changed(file.footer, {File.GROUPS: groups}))
+    changes = [GroupChange(0), *[GroupChange(100, frozenset({"n"}))] * 3]
+    data, surgery = spliced_of(odd, NUMBERS.schema, changes, NUMBERS)
+    assert surgery.bytes_kept(changes) > 0
+    assert chunk_of(data, 0, 1).compression == "GZIP"
+    assert pq.read_table(pa.BufferReader(data)).equals(NUMBERS)
 
 
 @pytest.mark.slow

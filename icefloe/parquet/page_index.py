@@ -1,0 +1,109 @@
+"""Page indexes of column chunks: read together, and encoded for the chunk's new place."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from icefloe.parquet.compact import (
+    Items,
+    Kind,
+    Struct,
+    changed,
+    items,
+    read_struct,
+    value,
+    write_struct,
+)
+from icefloe.parquet.fields import Chunk, Group, Location, OffsetIndex
+from icefloe.parquet.footer import MAGIC, DamagedFileError, ParquetBytes, chunk_range
+
+_GAP = 4096  # bytes between indexes that are read rather than left out
+_MAX_READ = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Indexes:
+    """The page indexes of one chunk, encoded; none where the chunk has none that can be used."""
+
+    path: str
+    columns: bytes | None = None
+    offsets: bytes | None = None
+
+
+@dataclass(slots=True)
+class IndexReader:
+    """Reads the page indexes of a file; they lie together, and so take few reads."""
+
+    file: ParquetBytes
+    _runs: list[tuple[int, int]] = field(init=False)
+    _read: dict[int, bytes] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._runs = _runs(self.file)
+
+    def moved(self, chunk: Struct, delta: int) -> Indexes:
+        """The indexes of a chunk whose bytes are to lie `delta` bytes further on.
+
+        Readers do without them, so that a chunk whose indexes cannot be read has none from now on.
+        """
+        try:
+            offsets = self._take(chunk, Chunk.OFFSET_INDEX)
+            if offsets is None:
+                return Indexes(self.file.path)
+            moved = write_struct(_moved_pages(read_struct(offsets)[0], chunk_range(chunk), delta))
+            return Indexes(self.file.path, self._take(chunk, Chunk.COLUMN_INDEX), moved)
+        except (ValueError, TypeError, AttributeError):
+            return Indexes(self.file.path)
+
+    def _take(self, chunk: Struct, which: int) -> bytes | None:
+        place = _place(chunk, which)
+        if place is None:
+            return None
+        start, end = place
+        run = bisect_right(self._runs, (start, self.file.size)) - 1
+        if run < 0 or self._runs[run][1] < end:
+            raise DamagedFileError(self.file.path, "a page index lies outside the data")
+        first, last = self._runs[run]
+        if run not in self._read:
+            self._read[run] = self.file.take(first, last - first)
+        return bytes(self._read[run][start - first : end - first])
+
+
+def _runs(file: ParquetBytes) -> list[tuple[int, int]]:
+    """Where the page indexes of a file are; those near each other are one range."""
+    runs: list[tuple[int, int]] = []
+    for start, end in sorted(_places(file)):
+        if runs and start - runs[-1][1] <= _GAP and end - runs[-1][0] <= _MAX_READ:
+            runs[-1] = (runs[-1][0], max(end, runs[-1][1]))
+        else:
+            runs.append((start, end))
+    return runs
+
+
+def _places(file: ParquetBytes) -> Iterator[tuple[int, int]]:
+    for group in file.groups:
+        for chunk in items(group, Group.COLUMNS):
+            for which in (Chunk.OFFSET_INDEX, Chunk.COLUMN_INDEX):
+                place = _place(chunk, which)
+                if place and len(MAGIC) <= place[0] < place[1] <= file.footer_at:
+                    yield place
+
+
+def _place(chunk: Struct, which: int) -> tuple[int, int] | None:
+    """Where an index of a chunk begins and ends."""
+    start, length = value(chunk, which), value(chunk, which + 1)
+    return (start, start + length) if start and length else None
+
+
+def _moved_pages(index: Struct, chunk: tuple[int, int], delta: int) -> Struct:
+    """An offset index whose pages lie `delta` bytes further on."""
+    start, length = chunk
+    locations = []
+    for place in items(index, OffsetIndex.LOCATIONS):
+        at = value(place, Location.OFFSET)
+        if not start <= at < start + length:
+            raise ValueError(f"a page at byte {at} lies outside its chunk")
+        locations.append(changed(place, {Location.OFFSET: (Kind.I64, at + delta)}))
+    return changed(index, {OffsetIndex.LOCATIONS: (Kind.LIST, Items(Kind.STRUCT, locations))})
