@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from icefloe.errors import ParseError
 from icefloe.lexing import Kind, Token, tokenize
 
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
@@ -23,20 +21,11 @@ def expression(text: str) -> Column:
     cannot.
     """
     tokens = tokenize(text)
-    plain = F.expr(text)  # tells what is no SQL, at its place
     if not tokens or not _is_closed(tokens):
-        return plain
+        return F.expr(text)  # Spark will say what is wrong
     # In parentheses alone, a column called `from` or `values` would begin a query.
     around = "coalesce" if tokens[0].word in _QUERIES else ""
-    try:
-        return F.expr(f"{around}({text}\n)")
-    except PySparkException as wrong:
-        last = tokens[-1]
-        raise ParseError(
-            f"The expression does not end with {last.text!r}: something is missing, or too much.",
-            text,
-            last.start,
-        ) from wrong
+    return F.expr(f"{around}({text}\n)")
 
 
 def _is_closed(tokens: Sequence[Token]) -> bool:

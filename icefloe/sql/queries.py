@@ -64,13 +64,14 @@ def placed_errors(expressions: Iterable[Slice], spark: SparkSession, whole: str)
 
 def _refuse_bad(written: Slice, spark: SparkSession, whole: str) -> None:
     """Let Spark parse an expression alone; names it does not know do not matter here."""
-    try:
-        with translated():
-            _ = spark.range(0).select(as_column(written.text)).schema
-    except ParseError as wrong:
-        raise _placed(wrong, written.text, written, whole) from wrong
-    except IcefloeError:
-        return
+    for column in (F.expr(written.text), as_column(written.text)):
+        try:
+            with translated():
+                _ = spark.range(0).select(column).schema
+        except ParseError as wrong:
+            raise _placed(wrong, written.text, written, whole) from wrong
+        except IcefloeError:
+            continue
 
 
 def check_columns(columns: Slice, whole: str) -> None:
