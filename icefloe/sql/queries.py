@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from icefloe.errors import IcefloeError, ParseError
-from icefloe.expressions import expression as as_column
+from icefloe.expressions import expression
 from icefloe.quoting import quote
 from icefloe.spark_errors import translated
 from icefloe.sql.names import Names
@@ -64,7 +65,7 @@ def placed_errors(expressions: Iterable[Slice], spark: SparkSession, whole: str)
 
 def _refuse_bad(written: Slice, spark: SparkSession, whole: str) -> None:
     """Let Spark parse an expression alone; names it does not know do not matter here."""
-    for column in (F.expr(written.text), as_column(written.text)):
+    for column in (F.expr(written.text), expression(written.text)):
         try:
             with translated():
                 _ = spark.range(0).select(column).schema
