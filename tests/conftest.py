@@ -18,6 +18,21 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["TZ"] = "UTC"
 
 
+# Of the tests in both modes and several layouts, `make test` runs each mode, and partitioned or not.
+QUICK = [("copy-on-write", ()), ("merge-on-read", ("region",))]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The other combinations are for `make test-all`."""
+    for item in items:
+        chosen = item.callspec.params if hasattr(item, "callspec") else {}
+        if {"mode", "partition_by"} <= set(chosen):
+            ways = (chosen["mode"], tuple(chosen["partition_by"]))
+            if ways not in QUICK:
+                item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     session = (

@@ -24,7 +24,7 @@ from icefloe.cli.app import app
 from icefloe.cli.output import Format, Output
 from icefloe.cli.shell import Shell
 from icefloe.cli.worker import CancelledError, Worker
-from icefloe.errors import CommitStateUnknownError
+from icefloe.errors import CommitStateUnknownError, ParseError
 
 VALUES = """
 SELECT CAST(1 AS BIGINT) AS id, 'a,"b"' AS text, CAST(NULL AS INT) AS none,
@@ -213,7 +213,7 @@ def test_ctrl_c_that_comes_too_late_runs_no_further_statement(worker, lake, caps
     monkeypatch.setattr(lake, "sql", lambda _: time.sleep(1) or done)
     interrupt(0.3)
     with pytest.raises(CancelledError, match="Ctrl-C came too late for this statement"):
-        Shell(lake, worker, Output(Format.TABLE)).run("one; two")
+        Shell(lake, worker, Output(Format.TABLE)).run("SELECT 1; SELECT 2")
     assert capsys.readouterr().out == "update: 1 updated in 0.0 s\n"
 
 
@@ -225,3 +225,10 @@ def test_an_unknown_outcome_is_told_even_when_cancelled(worker):
     interrupt(0.3)
     with pytest.raises(CommitStateUnknownError):
         worker.run(unknown)
+
+
+def test_nothing_runs_unless_everything_can_be_parsed(worker, lake):
+    lake.create_table("t", "id INT")
+    with pytest.raises(ParseError, match="SELEKT"):
+        Shell(lake, worker, Output(Format.TABLE)).run("DROP TABLE t; SELEKT 1")
+    assert lake.tables() == ["default.t"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,8 +13,6 @@ LAYOUTS = [
     pytest.param(("bucket(4, id)",), id="bucket"),
     pytest.param(("days(ts)",), id="days"),
 ]
-# Of the tests in both modes and all layouts, `make test` runs each mode and partitioned or not.
-QUICK = [("copy-on-write", ()), ("merge-on-read", ("region",))]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -23,17 +20,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "partition_by" in metafunc.fixturenames:
         layouts = LAYOUTS if _has_all_columns(metafunc.module) else LAYOUTS[:2]
         metafunc.parametrize("partition_by", layouts, indirect=True)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        chosen = item.callspec.params if hasattr(item, "callspec") else {}
-        ways = (chosen.get("mode"), chosen.get("partition_by"))
-        full = None not in ways and here in item.path.parents and _has_all_columns(item.module)
-        if full and ways not in QUICK:
-            item.add_marker(pytest.mark.slow)
 
 
 def _has_all_columns(module: object) -> bool:
