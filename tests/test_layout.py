@@ -27,6 +27,7 @@ LAYERS = [
         "lexing",
         "table_names",
         "spark_errors",
+        "session_settings",
         "expressions",
         "session",
     ],

@@ -7,10 +7,11 @@ they touch, and then rewrite those files; new rows are written like any others.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from pyroaring import BitMap64
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from icefloe import columns
@@ -26,6 +27,7 @@ from icefloe.metadata.storage import spark_uri
 from icefloe.plan.files import Candidate, FilePlan
 from icefloe.plan.merge_plan import JoinShape
 from icefloe.quoting import quoted
+from icefloe.session_settings import held
 from icefloe.settings import UpdateMode
 from icefloe.statements import Then
 from icefloe.tasks.positions import ChangeColumns
@@ -64,19 +66,27 @@ class MergeRows:
     def _merge_on_read(self) -> MergeOutcome:
         """Write new rows and mark old ones deleted, in one Spark job."""
         rows = self.labeller.rows(self._names)
-        written = write_data(
-            self._scan.state,
-            rows,
-            self.statement_id,
-            self._columns,
-            gather=not self.labeller.join.gathers,
-        )
+        with self._planned_once(rows.sparkSession):
+            written = write_data(
+                self._scan.state,
+                rows,
+                self.statement_id,
+                self._columns,
+                gather=not self.labeller.join.gathers,
+            )
         self._refuse_double_matches(written.acted)
         new = self._count(written.acted, self._inserts) + self._count(written.acted, self._updates)
         if written.rows != new:
             raise uneven(written.rows, new)
         marked = self._located(written.acted, self._changing)
         return self._outcome(written.acted, Rewritten(), marked, written)
+
+    def _planned_once(self, spark: SparkSession) -> AbstractContextManager[None]:
+        """Where every shuffle has one task, planning anew between stages only takes time."""
+        join = self.labeller.join
+        if join.shape is JoinShape.PROBE and join.tasks == 1:
+            return held(spark, "spark.sql.adaptive.enabled", "false")
+        return nullcontext()
 
     def _survey_and_rewrite(self, labelled: DataFrame) -> MergeOutcome:
         """Find the rows first, then rewrite files: in tasks, or with the new rows through Spark."""

@@ -6,10 +6,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from icefloe import columns
+from icefloe.session_settings import held
 
 _COMPRESSES = "spark.sql.inMemoryColumnarStorage.compressed"
 
@@ -20,20 +21,10 @@ def pinned(source: DataFrame) -> Iterator[DataFrame]:
     # Spark keeps equal plans once, and drops them for all: a condition of its own makes it unequal.
     own = source.filter(F.lit(uuid.uuid4().hex).isNotNull())
     numbered = own.select("*", F.monotonically_increasing_id().alias(columns.SOURCE_ROW))
-    with _uncompressed(source.sparkSession):
+    # Compressing what is kept takes longer than the rest of the keeping.
+    with held(source.sparkSession, _COMPRESSES, "false"):
         numbered.persist()
     try:
         yield numbered
     finally:
         numbered.unpersist()
-
-
-@contextmanager
-def _uncompressed(spark: SparkSession) -> Iterator[None]:
-    """What is kept now is kept as it is: compressing takes longer than the rest of the keeping."""
-    before = str(spark.conf.get(_COMPRESSES))
-    spark.conf.set(_COMPRESSES, "false")
-    try:
-        yield
-    finally:
-        spark.conf.set(_COMPRESSES, before)
