@@ -1,7 +1,8 @@
 """MERGE on Spark: label the rows, then mark them deleted or write their files anew.
 
-Merge-on-read is one job. Copy-on-write and `auto` keep the labelled rows, look first which files
-they touch, and then rewrite those files; new rows are written like any others.
+Merge-on-read is one job, and so is copy-on-write where no row leaves its file. Otherwise, and for
+`auto`, the labelled rows are kept: first it is seen which files they touch, then those files are
+rewritten; new rows are written like any others.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from icefloe.execute.acted_rows import ActedRows
 from icefloe.execute.labelled import Labeller
 from icefloe.execute.marked_rows import Hits, by_location, count, file_changes
 from icefloe.execute.rewrite import Rewriter, Rewritten, uneven
+from icefloe.execute.rewrite_and_add import FilesAndNewRows
 from icefloe.execute.row_changes import RowChangeOutcome
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, find_rows, write_data
@@ -44,6 +46,15 @@ class MergeOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class _Rest:
+    """What is left to write through Spark: whole files, and rows of files that are not done."""
+
+    through: Sequence[Candidate]
+    done: Container[str]
+    inserts: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class MergeRows:
     """The data work of one MERGE."""
 
@@ -57,6 +68,8 @@ class MergeRows:
         inserts_only = self.labeller.join.shape in (JoinShape.NONE, JoinShape.SOURCE_ANTI)
         if inserts_only or self.mode is UpdateMode.MERGE_ON_READ:
             return self._merge_on_read()
+        if self._fits_one_job:
+            return self._copy_on_write()
         labelled = self.labeller.rows(self._carried).persist()
         try:
             return self._survey_and_rewrite(labelled)
@@ -81,6 +94,38 @@ class MergeRows:
         marked = self._located(written.acted, self._changing)
         return self._outcome(written.acted, Rewritten(), marked, written)
 
+    @property
+    def _fits_one_job(self) -> bool:
+        """Whether no file's rows move, and few new rows come together with those of files."""
+        few = self._scan.state.metadata.spec().is_unpartitioned() or self.labeller.join.broadcast
+        stay = all(map(self._rewriter.can_stay, self._scan.candidates))
+        return self.mode is UpdateMode.COPY_ON_WRITE and stay and (few or not self._inserts)
+
+    def _copy_on_write(self) -> MergeOutcome:
+        """Find rows, rewrite their files and write new rows in one Spark job."""
+        work = FilesAndNewRows(
+            self._rewriter,
+            self._carried,
+            self._columns,
+            self._deletes,
+            bool(self._inserts),
+            self.labeller.join.new_tasks,
+        )
+        labelled = self.labeller.rows(self._carried)
+        with self._planned_once(labelled.sparkSession):
+            done = work.run(labelled)
+        acted, rewritten = done.added.acted, done.rewritten
+        self._refuse_double_matches(acted)
+        hits = self._located(acted, self._changing)
+        _check_rewritten(rewritten, {p: h for p, h in hits.items() if p not in done.declined})
+        if done.added.rows != self._count(acted, self._inserts):
+            raise uneven(done.added.rows, self._count(acted, self._inserts))
+        rest = _Rest(self._candidates(done.declined), set(hits) - set(done.declined), ())
+        written = self._write_the_rest(acted, hits, rest)
+        rewritten += self._passed_through(acted, hits, rest, written)
+        written = WrittenRows((*done.added.files, *written.files))
+        return self._outcome(acted, rewritten, {}, written)
+
     def _planned_once(self, spark: SparkSession) -> AbstractContextManager[None]:
         """Where every shuffle has one task, planning anew between stages only takes time."""
         join = self.labeller.join
@@ -98,11 +143,9 @@ class MergeRows:
         rewritten, declined = self._rewrite(labelled, in_place, hits)
         done = {c.path for c in in_place} - set(declined)
         through = self._candidates(rewritten_paths - done)
-        written = self._write_the_rest(labelled, acted, through, hits, done)
-        updated_elsewhere = self._located(acted, self._updates, but=done)
-        copied = written.rows - self._count(acted, self._inserts) - count(updated_elsewhere)
-        _check_copied(self._scan, through, hits, copied)
-        rewritten += Rewritten(replaced=tuple(c.live for c in through), rows_copied=copied)
+        rest = _Rest(through, done, self._inserts)
+        written = self._write_the_rest(acted, hits, rest, labelled)
+        rewritten += self._passed_through(acted, hits, rest, written)
         marked = {path: rows for path, rows in hits.items() if path not in rewritten_paths}
         return self._outcome(acted, rewritten, marked, written)
 
@@ -131,34 +174,37 @@ class MergeRows:
         rewritten, declined = self._rewriter.in_tasks(
             changed.withColumn(columns.GONE, gone), files, columns.GONE
         )
-        expected = sum(len(hits[c.path]) for c in files if c.path not in declined)
-        if rewritten.rows_updated + rewritten.rows_deleted != expected:
-            raise uneven(rewritten.rows_updated + rewritten.rows_deleted, expected)
+        paths = {c.path for c in files}
+        _check_rewritten(rewritten, {p: h for p, h in hits.items() if p in paths - set(declined)})
         return rewritten, declined
 
     def _write_the_rest(
-        self,
-        labelled: DataFrame,
-        acted: ActedRows,
-        through: Sequence[Candidate],
-        hits: Hits,
-        done: set[str],
+        self, acted: ActedRows, hits: Hits, rest: _Rest, labelled: DataFrame | None = None
     ) -> WrittenRows:
         """New rows, new versions of rows whose files are not rewritten in tasks, and rows kept."""
-        updated = self._located(acted, self._updates, but=done)
-        if not (self._count(acted, self._inserts) or updated or through):
+        updated = self._located(acted, self._updates, but=rest.done)
+        if not (self._count(acted, rest.inserts) or updated or rest.through):
             return WrittenRows()
-        if len(self._carried) < len(self._names):
+        if labelled is None or len(self._carried) < len(self._names):
             labelled = self.labeller.rows(self._names)
-        is_new = F.col(columns.ACTION).isin(self._inserts) if self._inserts else F.lit(False)
+        is_new = F.col(columns.ACTION).isin(list(rest.inserts)) if rest.inserts else F.lit(False)
         replaces = F.col(columns.ACTION).isin(self._updates) if self._updates else F.lit(False)
-        rows = labelled.filter(is_new | (replaces & ~_is_in(self._candidates(done))))
+        rows = labelled.filter(is_new | (replaces & ~_is_in(self._candidates(rest.done))))
         rows = rows.select(*map(quoted, self._names))
-        if through:
-            marked = self._scan.over(through).rows_marked(hits)
+        if rest.through:
+            marked = self._scan.over(rest.through).rows_marked(hits)
             kept = marked.filter(~F.col(columns.SELECTED)).select(*map(quoted, self._names))
             rows = rows.unionByName(kept)
         return write_data(self._scan.state, rows, self.statement_id, gather=True)
+
+    def _passed_through(
+        self, acted: ActedRows, hits: Hits, rest: _Rest, written: WrittenRows
+    ) -> Rewritten:
+        """Files whose rows passed through Spark; all that no clause changes must have come out."""
+        updated = count(self._located(acted, self._updates, but=rest.done))
+        copied = written.rows - self._count(acted, rest.inserts) - updated
+        _check_copied(self._scan, rest.through, hits, copied)
+        return Rewritten(replaced=tuple(c.live for c in rest.through), rows_copied=copied)
 
     def _outcome(
         self, acted: ActedRows, rewritten: Rewritten, marked: Hits, written: WrittenRows
@@ -267,6 +313,13 @@ def _is_in(files: Sequence[Candidate]) -> Column:
     if not files:
         return F.lit(False)
     return F.coalesce(F.col(columns.FILE).isin([spark_uri(c.path) for c in files]), F.lit(False))
+
+
+def _check_rewritten(rewritten: Rewritten, hits: Hits) -> None:
+    """Every changed row of the files that tasks rewrote must have been changed by them."""
+    changed = rewritten.rows_updated + rewritten.rows_deleted
+    if changed != count(hits):
+        raise uneven(changed, count(hits))
 
 
 def _check_copied(scan: Scan, files: Sequence[Candidate], hits: Hits, copied: int) -> None:

@@ -96,7 +96,14 @@ class Rewriter:
             .repartition(min(len(files), _MAX_REWRITE_TASKS), columns.FILE)
             .sortWithinPartitions(columns.FILE, columns.POS)
         )
-        plan = RewritePlan(
+        plan = self.plan(files, assigned, gone)
+        return self.rewritten(files, run_task(changes, rewrite_files(plan)))
+
+    def plan(
+        self, files: Sequence[Candidate], assigned: Mapping[str, str], gone: str | None
+    ) -> RewritePlan:
+        """What tasks need to know; `assigned` names the columns that carry new values."""
+        return RewritePlan(
             layout=file_layout(self.scan.state, self.statement_id),
             files={spark_uri(c.path): self._to_rewrite(c) for c in files},
             file_column=columns.FILE,
@@ -104,7 +111,12 @@ class Rewriter:
             assigned=assigned,
             gone_column=gone,
         )
-        results = [r["rewrite"] for r in run_task(changes, rewrite_files(plan))]
+
+    def rewritten(
+        self, files: Sequence[Candidate], told: Sequence[Mapping[str, Any]]
+    ) -> tuple[Rewritten, dict[str, BitMap64]]:
+        """What tasks did to files, and the rows to change of files that they declined."""
+        results = [result["rewrite"] for result in told if "rewrite" in result]
         by_uri = {spark_uri(c.path): c for c in files}
         done = Rewritten()
         declined: dict[str, BitMap64] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,7 +71,12 @@ def write_data(
         changes,
         (columns.OUTSIDE, tuple(predicates)) if predicates else None,
     )
-    results = run_task(rows, task)
+    return written_rows(state, run_task(rows, task))
+
+
+def written_rows(state: TableState, results: Sequence[Mapping[str, Any]]) -> WrittenRows:
+    """The files and rows that writing tasks told of."""
+    spec = state.metadata.spec()
     known = leaves(state.schema)
     order = state.metadata.default_sort_order_id
     return WrittenRows(
@@ -169,7 +174,7 @@ def _laid_out(
         rows = rows.hint("rebalance", *names)
     elif gather:
         rows = rows.hint("rebalance")
-    order = _sort_columns(state)
+    order = sort_columns(state)
     if names or order:
         rows = rows.sortWithinPartitions(*[F.col(name) for name in names], *order)
     carried = [
@@ -178,7 +183,8 @@ def _laid_out(
     return rows.select(*carried, *names, *told)
 
 
-def _sort_columns(state: TableState) -> list[Column]:
+def sort_columns(state: TableState, only: Column | None = None) -> list[Column]:
+    """What the table's rows are sorted by; with `only`, for rows of which that is true."""
     fields = state.metadata.sort_order().fields
     spec = PartitionSpec(
         *(
@@ -187,7 +193,8 @@ def _sort_columns(state: TableState) -> list[Column]:
         )
     )
     found = []
-    for ordered, value in zip(fields, partition_columns(spec, state.schema), strict=True):
+    for ordered, computed in zip(fields, partition_columns(spec, state.schema), strict=True):
+        value = computed if only is None else F.when(only, computed)
         nulls_first = ordered.null_order == NullOrder.NULLS_FIRST
         if ordered.direction == SortDirection.ASC:
             found.append(value.asc_nulls_first() if nulls_first else value.asc_nulls_last())

@@ -20,6 +20,7 @@ _BROADCAST_BYTES = 64 * 1024 * 1024
 _SMALL_BYTES = 16 * 1024 * 1024
 _LARGER = 4
 _TASK_BYTES = 32 * 1024 * 1024  # of source rows that one task writes
+_LARGE_TASK_BYTES = 128 * 1024 * 1024  # the same of rows that are shuffled anyway
 _BROADCAST_SETTING = "spark.sql.autoBroadcastJoinThreshold"
 
 
@@ -55,6 +56,7 @@ class Join:
     shape: JoinShape
     broadcast: bool
     tasks: int | None = None  # that write the rows; None leaves it to Spark
+    new_tasks: int = 1  # among which new rows are spread that are written beside rewritten files
 
     @property
     def gathers(self) -> bool:
@@ -76,9 +78,10 @@ def choose_join(
     small = _pays(files, files.facts.key_bytes, spark)
     whole = _pays(files, files.facts.bytes, spark)
     matched, inserts = statement.has(When.MATCHED), statement.has(When.NOT_MATCHED)
+    new_tasks = 1 + files.facts.bytes // _LARGE_TASK_BYTES
     if statement.has(When.NOT_MATCHED_BY_SOURCE):
         if inserts:
-            return Join(JoinShape.FULL, False)
+            return Join(JoinShape.FULL, False, new_tasks=new_tasks)
         if not matched:
             return Join(JoinShape.TARGET_ANTI, small)
         return Join(JoinShape.LEFT, whole)
@@ -90,8 +93,10 @@ def choose_join(
         return Join(JoinShape.NONE, False, tasks)
     # A Column bound to the source's frame has two meanings where the source is joined twice.
     if not small or statement.uses_columns:
-        return Join(JoinShape.RIGHT if matched else JoinShape.SOURCE_ANTI, False)
-    return Join(JoinShape.PROBE if matched else JoinShape.SOURCE_ANTI, True, tasks)
+        shape = JoinShape.RIGHT if matched else JoinShape.SOURCE_ANTI
+        return Join(shape, False, new_tasks=new_tasks)
+    shape = JoinShape.PROBE if matched else JoinShape.SOURCE_ANTI
+    return Join(shape, True, tasks, new_tasks)
 
 
 def plan_merge(

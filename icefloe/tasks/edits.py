@@ -58,7 +58,8 @@ class Edits:
             if index < 0:
                 continue
             wanted = table.schema.field(index)
-            new = pc.cast(changes.column(change), wanted.type)
+            new = changes.column(change)
+            new = new if new.type == wanted.type else pc.cast(new, wanted.type)
             both = pa.chunked_array([*table.column(index).chunks, *new.chunks], type=wanted.type)
             table = table.set_column(index, wanted, both.combine_chunks().take(pa.array(indices)))
         return table

@@ -6,18 +6,21 @@ and its updated rows given their new values in place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icefloe.tasks.edits import Edits
 from icefloe.tasks.old_file import OldFile
 from icefloe.tasks.operation import CannotOperateError, Operation
-from icefloe.tasks.positions import pack, unpack
+from icefloe.tasks.positions import ChangeCollector, ChangeColumns, pack, unpack
 from icefloe.tasks.results import as_batch
-from icefloe.tasks.write import DataFileWriter, FileLayout
+from icefloe.tasks.write import DataFileWriter, FileLayout, write_rows
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,57 @@ def rewrite_files(
     """A `mapInArrow` task: rewrite each file that has changes, tell what became of it."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for uri, changes in _changes_by_file(batches, plan.file_column):
-            yield as_batch([{"rewrite": rewrite_file(plan, uri, changes)}])
+        for uri, changes in _by_file(batches, plan.file_column):
+            rows = pa.Table.from_batches(list(changes))
+            yield as_batch([{"rewrite": rewrite_file(plan, str(uri), rows)}])
 
     return task
+
+
+def rewrite_and_add(
+    plan: RewritePlan, columns: Sequence[str], changes: ChangeColumns
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A `mapInArrow` task: rows without a file are written as new ones, the others change theirs.
+
+    What happens to the rows of files is told as well. A file stays as it is when none of them is
+    changed, or when one that is was named twice: then the driver refuses the statement.
+    """
+    add = write_rows(plan.layout, columns, changes)
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for uri, some in _by_file(batches, plan.file_column):
+            if uri is None:
+                yield from add(some)
+            else:
+                rows = _fitted(plan, pa.Table.from_batches(list(some)))
+                yield as_batch(_told_and_rewritten(plan, changes, uri, rows))
+
+    return task
+
+
+def _told_and_rewritten(
+    plan: RewritePlan, changes: ChangeColumns, uri: str, rows: pa.Table
+) -> Iterator[dict[str, object]]:
+    """What happens to the rows of one file, and what became of the file."""
+    seen = ChangeCollector(changes)
+    seen.add(rows)
+    yield from seen.results()
+    changing = pc.greater_equal(rows[changes.action], 0)
+    changed = rows if pc.all(changing).as_py() else rows.filter(changing)
+    positions = rows[changes.pos].to_numpy()
+    named_twice = positions[1:][np.diff(positions) == 0]
+    if changed.num_rows and not np.isin(named_twice, changed[changes.pos].to_numpy()).any():
+        yield {"rewrite": rewrite_file(plan, uri, changed)}
+
+
+def _fitted(plan: RewritePlan, rows: pa.Table) -> pa.Table:
+    """New values in the file's types; PyArrow aborts on a cast of maps that it filtered."""
+    for name, column in plan.assigned.items():
+        wanted = plan.layout.schema.field(name).type
+        index = rows.schema.get_field_index(column)
+        if rows.schema.field(index).type != wanted:
+            rows = rows.set_column(index, column, pc.cast(rows.column(index), wanted))
+    return rows
 
 
 def rewrite_file(plan: RewritePlan, uri: str, changes: pa.Table) -> dict[str, object]:
@@ -127,27 +177,21 @@ def _edits(plan: RewritePlan, target: FileToRewrite, changes: pa.Table) -> Edits
     )
 
 
-def _changes_by_file(
+def _by_file(
     batches: Iterator[pa.RecordBatch], file_column: str
-) -> Iterator[tuple[str, pa.Table]]:
-    """The changes of one file at a time; only one file's are held."""
-    current: str | None = None
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        for uri, part in _split_by_file(batch, file_column):
-            if uri != current and held and current is not None:
-                yield current, pa.Table.from_batches(held)
-                held = []
-            current = uri
-            held.append(part)
-    if held and current is not None:
-        yield current, pa.Table.from_batches(held)
+) -> Iterator[tuple[str | None, Iterator[pa.RecordBatch]]]:
+    """The rows of one file at a time, as batches; None for rows without a file."""
+    runs = (run for batch in batches for run in _split_by_file(batch, file_column))
+    for uri, some in groupby(runs, key=itemgetter(0)):
+        yield uri, (batch for _, batch in some)
 
 
-def _split_by_file(batch: pa.RecordBatch, file_column: str) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _split_by_file(
+    batch: pa.RecordBatch, file_column: str
+) -> Iterator[tuple[str | None, pa.RecordBatch]]:
     if not batch.num_rows:
         return
-    codes = batch.column(file_column).dictionary_encode().indices.to_numpy()
+    codes = batch.column(file_column).dictionary_encode().indices.fill_null(-1).to_numpy()
     starts = [0, *(int(i) + 1 for i in np.flatnonzero(codes[1:] != codes[:-1]))]
     for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
         yield batch.column(file_column)[start].as_py(), batch.slice(start, end - start)
