@@ -1,8 +1,12 @@
-"""The input rows: made once per size from a fixed seed, the same files for every peer."""
+"""The input rows: made once per size from a fixed seed, the same files for every peer.
+
+Rows are made and read one file at a time, so that no size needs more memory than a file does.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from benchmarks.digest import COLUMNS, digest_of
+from benchmarks.digest import COLUMNS, Digest, digest_of
 from benchmarks.statements import BoundStatement, Kind, Statement
 
 FILES = 8
@@ -45,6 +49,8 @@ SIZES = {
         Size("tiny", 40_000, 4),
         Size("narrow", 4_000_000, 4),
         Size("wide", 2_000_000, 40),
+        Size("narrow-gb", 34_000_000, 8),  # 33 bytes a row, compressed: 1.05 GiB
+        Size("wide-gb", 3_200_000, 60),  # 355 bytes a row, compressed: 1.06 GiB
     )
 }
 
@@ -66,13 +72,13 @@ def bind(statement: Statement, size: Size, files: tuple[Path, ...]) -> BoundStat
     """What a statement must do to these rows, worked out without any of the peers."""
     chosen = statement.chosen(size.rows)
     changed = 0
-    after = []
+    after = Digest()
     for batch in ds.dataset([str(file) for file in files]).to_batches(columns=list(COLUMNS)):
         values = batch.column(chosen.column).to_numpy()
         hit = (values >= chosen.low) & (values < chosen.high)
         changed += int(hit.sum())
-        after.append(_apply(statement, batch, hit))
-    return BoundStatement(statement, changed, digest_of(after), where=chosen.sql)
+        after += digest_of([_apply(statement, batch, hit)])
+    return BoundStatement(statement, changed, after, where=chosen.sql)
 
 
 def _apply(statement: Statement, batch: pa.RecordBatch, hit: np.ndarray) -> pa.RecordBatch:
@@ -112,5 +118,9 @@ def doubles(random: np.random.Generator, rows: int) -> pa.Array:
 
 
 def words(random: np.random.Generator, rows: int) -> pa.Array:
-    words = pa.array([f"customer-{number:06}" for number in range(_WORDS)])
-    return words.take(pa.array(random.integers(0, _WORDS, rows)))
+    return _vocabulary().take(pa.array(random.integers(0, _WORDS, rows)))
+
+
+@cache
+def _vocabulary() -> pa.Array:
+    return pa.array([f"customer-{number:06}" for number in range(_WORDS)])
