@@ -5,17 +5,20 @@ Rows are made and read one file at a time, so that no size needs more memory tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from benchmarks.digest import COLUMNS, Digest, digest_of
-from benchmarks.statements import BoundStatement, Kind, Statement
+from benchmarks.merges import KEY
+from benchmarks.statements import ASSIGNED_COLUMN, BoundStatement, Kind, Statement
 
 FILES = 8
 SEED = 20240229
@@ -78,14 +81,40 @@ def bind(statement: Statement, size: Size, files: tuple[Path, ...]) -> BoundStat
         hit = (values >= chosen.low) & (values < chosen.high)
         changed += int(hit.sum())
         after += digest_of([_apply(statement, batch, hit)])
-    return BoundStatement(statement, changed, after, where=chosen.sql)
+    names = assigned_columns(statement, pq.read_schema(files[0]).names)
+    assignments = {name: _expression(pq.read_schema(files[0]).field(name)) for name in names}
+    return BoundStatement(statement, changed, after, where=chosen.sql, assignments=assignments)
 
 
 def _apply(statement: Statement, batch: pa.RecordBatch, hit: np.ndarray) -> pa.RecordBatch:
     if statement.kind is Kind.DELETE:
         return batch.filter(pa.array(~hit))
-    values = batch.column("value").to_numpy() + hit
-    return batch.set_column(batch.schema.get_field_index("value"), "value", pa.array(values))
+    mask = pa.array(hit)
+    for name in assigned_columns(statement, batch.schema.names):
+        old = batch.column(name)
+        new = pc.if_else(mask, assigned(old), old)
+        batch = batch.set_column(batch.schema.get_field_index(name), name, new)
+    return batch
+
+
+def assigned_columns(statement: Statement, names: Sequence[str]) -> tuple[str, ...]:
+    """The columns that an UPDATE changes; none for other statements."""
+    if statement.kind is not Kind.UPDATE:
+        return ()
+    return tuple(n for n in names if n != KEY) if statement.all_columns else (ASSIGNED_COLUMN,)
+
+
+def assigned(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """What an UPDATE makes of a column's values: one more, or a text with a zero at its end."""
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return pc.binary_join_element_wise(column, "0", "")
+    return pc.add(column, pa.scalar(1, column.type))
+
+
+def _expression(field: pa.Field) -> str:
+    """The same in words that Spark and DataFusion both take."""
+    text = pa.types.is_string(field.type)
+    return f"concat({field.name}, '0')" if text else f"{field.name} + 1"
 
 
 def _rows_of_file(size: Size, number: int) -> pa.Table:

@@ -87,7 +87,8 @@ def _title(statement: dict[str, Any]) -> str:
     if statement.get("merge"):
         return str(statement["merge"]["title"])
     place = "in one file" if statement["placement"] == "clustered" else statement["placement"]
-    return f"{statement['kind']} {statement['fraction']:.0%}, {place}".replace("%", " %")
+    kind = "update of all columns," if statement.get("all_columns") else statement["kind"]
+    return f"{kind} {statement['fraction']:.0%}, {place}".replace("%", " %")
 
 
 def _seconds_cell(peers: Sequence[dict[str, Any]]) -> Cell:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
@@ -14,7 +14,7 @@ class Kind(StrEnum):
     """What a statement is."""
 
     DELETE = "delete"
-    UPDATE = "update"  # one column: value = value + 1
+    UPDATE = "update"  # value = value + 1, or every column but the key
     MERGE = "merge"  # by key, see `merges.py`
 
 
@@ -25,8 +25,7 @@ class Placement(StrEnum):
     CLUSTERED = "clustered"  # in one file
 
 
-ASSIGNED_COLUMN = "value"
-ASSIGNED_EXPRESSION = "value + 1"
+ASSIGNED_COLUMN = "value"  # of an UPDATE of one column
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +55,12 @@ class Statement:
     fraction: float
     placement: Placement
     merge: Merge | None = None
+    all_columns: bool = False  # UPDATE: every column but the key, not one
 
     @property
-    def shape(self) -> tuple[Kind, tuple[Clause, ...]]:
+    def shape(self) -> tuple[Kind, bool, tuple[Clause, ...]]:
         """Statements of one shape warm each other up."""
-        return self.kind, self.merge.clauses if self.merge else ()
+        return self.kind, self.all_columns, self.merge.clauses if self.merge else ()
 
     def chosen(self, rows: int) -> ValueRange:
         """Which of the table's rows an UPDATE or DELETE changes."""
@@ -94,6 +94,7 @@ STATEMENTS = (
         for percent in (1, 10)
         for placement in Placement
     ),
+    Statement("update-all-1-spread", Kind.UPDATE, 0.01, Placement.SPREAD, all_columns=True),
     *(_merge(name, merge) for name, merge in MERGES.items()),
 )
 
@@ -106,9 +107,15 @@ class BoundStatement:
     rows_changed: int
     after: Digest
     where: str = ""  # DELETE and UPDATE
+    assignments: dict[str, str] = field(default_factory=dict)  # UPDATE: column and expression
     source: str = ""  # MERGE: the name of a Parquet file beside the input, or its path
     source_rows: int = 0
     source_bytes: int = 0
+
+    @property
+    def assigned_sql(self) -> str:
+        """What stands after SET."""
+        return ", ".join(f"{name} = {value}" for name, value in self.assignments.items())
 
     def to_json(self) -> dict[str, Any]:
         """As JSON types."""
@@ -124,5 +131,6 @@ class BoundStatement:
             fields["fraction"],
             Placement(fields["placement"]),
             Merge.from_json(fields["merge"]) if fields["merge"] else None,
+            fields["all_columns"],
         )
         return cls(**{**given, "statement": statement, "after": Digest(**given["after"])})

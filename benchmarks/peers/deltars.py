@@ -14,7 +14,7 @@ from deltalake.table import TableMerger
 from benchmarks.digest import AGGREGATES, Digest
 from benchmarks.merges import ON, OPERATION, Action, Clause, When
 from benchmarks.peers.peer import Facts
-from benchmarks.statements import ASSIGNED_COLUMN, ASSIGNED_EXPRESSION, BoundStatement, Kind
+from benchmarks.statements import BoundStatement, Kind
 
 _TARGET_FILE_BYTES = 2**30
 
@@ -62,7 +62,7 @@ class DeltaRsPeer:
         if bound.statement.kind is Kind.MERGE:
             return self._merge(bound)
         told = self._table.update(
-            updates={ASSIGNED_COLUMN: ASSIGNED_EXPRESSION},
+            updates=bound.assignments,
             predicate=bound.where,
             writer_properties=self._writer,
         )

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from benchmarks.digest import AGGREGATES, Digest
 from benchmarks.merges import ON
 from benchmarks.peers.peer import Facts
-from benchmarks.statements import ASSIGNED_COLUMN, ASSIGNED_EXPRESSION, BoundStatement, Kind
+from benchmarks.statements import BoundStatement, Kind
 
 _SPARK = "4.1"
 _RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
@@ -75,8 +75,7 @@ class IcebergPeer:
             case Kind.DELETE:
                 self._spark.sql(f"DELETE FROM {_NAME} WHERE {bound.where}")
             case Kind.UPDATE:
-                assignment = f"{ASSIGNED_COLUMN} = {ASSIGNED_EXPRESSION}"
-                self._spark.sql(f"UPDATE {_NAME} SET {assignment} WHERE {bound.where}")
+                self._spark.sql(f"UPDATE {_NAME} SET {bound.assigned_sql} WHERE {bound.where}")
             case Kind.MERGE:
                 clauses = " ".join(clause.sql for clause in bound.statement.merge.clauses)
                 self._spark.read.parquet(bound.source).createOrReplaceTempView("changes")

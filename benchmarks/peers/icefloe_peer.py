@@ -15,7 +15,7 @@ import icefloe
 from benchmarks.digest import AGGREGATES, Digest
 from benchmarks.merges import ON, Action, Clause, When
 from benchmarks.peers.peer import Facts
-from benchmarks.statements import ASSIGNED_COLUMN, ASSIGNED_EXPRESSION, BoundStatement, Kind
+from benchmarks.statements import BoundStatement, Kind
 
 _ONE_SPLIT_BYTES = "1g"
 _SPLIT_SETTINGS = ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes")
@@ -62,7 +62,9 @@ class IcefloePeer:
             case Kind.DELETE:
                 return self._table.delete().where(bound.where)
             case Kind.UPDATE:
-                update = self._table.update().set(ASSIGNED_COLUMN, ASSIGNED_EXPRESSION)
+                update = self._table.update()
+                for column, expression in bound.assignments.items():
+                    update = update.set(column, expression)
                 return update.where(bound.where)
         merge = self._table.merge(self._lake.spark.read.parquet(bound.source), on=ON)
         for clause in bound.statement.merge.clauses:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -69,10 +71,30 @@ def test_the_outcome_of_a_delete_or_update(statement, size, files, rows):
     if statement.kind is Kind.DELETE:
         after = [row for row in rows if row not in hit]
     else:
-        after = [{**row, "value": row["value"] + (row in hit)} for row in rows]
+        after = [updated(row, statement.all_columns) if row in hit else row for row in rows]
 
     assert bound.rows_changed == len(hit) > 0
     assert bound.after == digest_of_rows(after)
+
+
+def updated(row, all_columns):
+    new = {**row, "value": row["value"] + 1}
+    if all_columns:
+        new |= {"bucket": row["bucket"] + 1, "name": row["name"] + "0"}
+    return new
+
+
+def test_an_update_of_all_columns_assigns_every_one_but_the_key(tmp_path):
+    size = replace(SIZES["wide"], rows=ROWS)
+    statement = next(s for s in STATEMENTS if s.all_columns)
+    files = input_files(size, tmp_path)
+
+    bound = bind(statement, size, files)
+
+    assert [*bound.assignments] == pq.read_schema(files[0]).names[1:]
+    assert bound.assigned_sql.startswith(
+        "bucket = bucket + 1, value = value + 1, name = concat(name, '0'), longs_0 = longs_0 + 1"
+    )
 
 
 @pytest.mark.parametrize("part_rows", [100, 10**6])
