@@ -23,7 +23,7 @@ from benchmarks.statements import ASSIGNED_COLUMN, BoundStatement, Kind, Stateme
 FILES = 8
 SEED = 20240229
 _NARROW = 4
-_WORDS = 100_000
+WORDS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +147,10 @@ def doubles(random: np.random.Generator, rows: int) -> pa.Array:
 
 
 def words(random: np.random.Generator, rows: int) -> pa.Array:
-    return _vocabulary().take(pa.array(random.integers(0, _WORDS, rows)))
+    return vocabulary().take(pa.array(random.integers(0, WORDS, rows)))
 
 
 @cache
-def _vocabulary() -> pa.Array:
-    return pa.array([f"customer-{number:06}" for number in range(_WORDS)])
+def vocabulary() -> pa.Array:
+    """All words; the number in a word is its place."""
+    return pa.array([f"customer-{number:06}" for number in range(WORDS)])

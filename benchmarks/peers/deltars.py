@@ -56,6 +56,8 @@ class DeltaRsPeer:
         return None
 
     def run(self, bound: BoundStatement) -> Facts:
+        if bound.statement.kind is Kind.SCAN:
+            return Facts(answer=self.digest(bound.where))
         if bound.statement.kind is Kind.DELETE:
             told = self._table.delete(bound.where, writer_properties=self._writer)
             return Facts(told["num_deleted_rows"], told=told)
@@ -90,8 +92,8 @@ class DeltaRsPeer:
     def restore(self) -> None:
         self._table.restore(self._base)
 
-    def digest(self) -> Digest:
-        query = f"SELECT {', '.join(AGGREGATES)} FROM t"
+    def digest(self, where: str = "") -> Digest:
+        query = f"SELECT {', '.join(AGGREGATES)} FROM t WHERE {where or 'true'}"
         found = pa.table(QueryBuilder().register("t", self._table).execute(query).read_all())
         return Digest(*(int(column[0].as_py()) for column in found.columns))
 

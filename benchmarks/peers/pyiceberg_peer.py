@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import load_catalog
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table import Table
 
 from benchmarks.data import assigned
@@ -51,6 +52,9 @@ class PyIcebergPeer:
     def reason_to_leave_out(self, bound: BoundStatement) -> str | None:
         if bound.statement.kind is Kind.DELETE:
             return None
+        if bound.statement.kind is Kind.SCAN:
+            rows = bound.rows_changed // bound.statement.statements_before
+            return _too_many(rows) if rows > _UPSERT_ROWS else None
         if bound.statement.kind is Kind.MERGE:
             return _reason_to_leave_out_merge(bound)
         if self._update_by == "overwrite" or bound.rows_changed <= _UPSERT_ROWS:
@@ -58,6 +62,8 @@ class PyIcebergPeer:
         return f"PyIceberg has no UPDATE, and {_too_many(bound.rows_changed)}"
 
     def run(self, bound: BoundStatement) -> Facts:
+        if bound.statement.kind is Kind.SCAN:
+            return Facts(answer=self.digest(bound.where))
         if bound.statement.kind is Kind.DELETE:
             self._table.delete(bound.where)
             return Facts()
@@ -80,7 +86,7 @@ class PyIcebergPeer:
 
     def settle(self, facts: Facts) -> Facts:
         """A delete tells no count: the totals of the snapshots do."""
-        if facts.rows_changed is not None:
+        if facts.rows_changed is not None or facts.answer is not None:
             return facts
         before, after = self._total_rows(self._base), self._total_rows(self._snapshot_id)
         return replace(facts, rows_changed=before - after)
@@ -90,8 +96,8 @@ class PyIcebergPeer:
             self._table.manage_snapshots().rollback_to_snapshot(self._base).commit()
             self._table.refresh()
 
-    def digest(self) -> Digest:
-        scan = self._table.scan(selected_fields=COLUMNS)
+    def digest(self, where: str = "") -> Digest:
+        scan = self._table.scan(where or AlwaysTrue(), selected_fields=COLUMNS)
         return digest_of(scan.to_arrow_batch_reader())
 
     def versions(self) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pytest
 from benchmarks import sources
 from benchmarks.data import FILES, SIZES, bind, input_files
 from benchmarks.digest import COLUMNS, digest_of
+from benchmarks.history import bind_scan, history
 from benchmarks.merges import Action, Condition, When
 from benchmarks.statements import STATEMENTS, BoundStatement, Kind
 
@@ -146,8 +148,45 @@ def merged(merge, rows, source):
     return changed, after
 
 
-def test_statements_survive_json(size, files):
-    for statement in STATEMENTS[:1] + tuple(MERGES):
-        bound = (sources.bind_merge if statement.merge else bind)(statement, size, files)
+@pytest.mark.parametrize(
+    "statement", [s for s in STATEMENTS if s.kind is Kind.SCAN], ids=lambda s: s.name
+)
+def test_what_a_scan_must_find(statement, size, files, rows):
+    before = history(files, statement.statements_before)
+    table = {row["id"]: row for row in rows}
+    for bound in before:
+        bucket = int(bound.where.split()[2])
+        hit = [r for r in table.values() if r["bucket"] == bucket and r["value"] < 200_000]
+        assert bound.rows_changed == len(hit)
+        run_on(table, bound, hit, files)
+    chosen = statement.chosen(size.rows)
 
-        assert BoundStatement.from_json(bound.to_json()) == bound
+    bound = bind_scan(statement, size, files)
+
+    found = [
+        r for r in table.values() if statement.fraction == 1 or chosen.low <= r["id"] < chosen.high
+    ]
+    assert bound.after == digest_of_rows(found)
+    assert bound.rows_changed == sum(one.rows_changed for one in before)
+    assert bound.where == ("" if statement.fraction == 1 else chosen.sql)
+
+
+def run_on(table, bound, hit, files):
+    """One statement of a history, row by row."""
+    for row in hit:
+        if bound.statement.kind is Kind.DELETE:
+            del table[row["id"]]
+        elif bound.statement.kind is Kind.UPDATE:
+            table[row["id"]] = updated(row, all_columns=False)
+    if bound.statement.merge:
+        source = pq.read_table(files[0].with_name(bound.source)).to_pylist()
+        assert sorted(row["id"] for row in source) == sorted(row["id"] for row in hit)
+        table |= {row["id"]: row for row in source}
+
+
+def test_statements_survive_json(size, files):
+    binders = {Kind.MERGE: sources.bind_merge, Kind.SCAN: bind_scan}
+    for statement in STATEMENTS:
+        bound = binders.get(statement.kind, bind)(statement, size, files)
+
+        assert BoundStatement.from_json(json.loads(json.dumps(bound.to_json()))) == bound
