@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,9 +81,12 @@ def _goals_table(document: dict[str, Any]) -> list[str]:
     ]
     if not rows:
         return []
-    met = sum(row[-1] == "met" for row in rows)
+    counts = Counter(row[-1].strip("*") for row in rows)
+    told = ", ".join(
+        f"{counts[verdict]} {verdict}" for verdict in ("met", "missed", "not measured")
+    )
     head = ["goal", "statement", "against", "at least", "measured", ""]
-    return ["### Goals", f"{met} of {len(rows)} met.", _markdown(head, rows)]
+    return ["### Goals", f"{told}.", _markdown(head, rows)]
 
 
 def _plots(document: dict[str, Any]) -> list[str]:

@@ -76,13 +76,20 @@ class TableState:
             self._listener.tell("progress", text=text, statement=statement.name)
             self.peer.run(bound)
             self._done += 1
+            live = self.peer.live_files()
+            if live is not None:
+                self._remove_all_but(live)
 
     def restore(self) -> None:
         """Back to the first table; data files that nothing refers to now make room."""
         self.peer.restore()
         self._done = 0
+        self._remove_all_but(frozenset())
+
+    def _remove_all_but(self, live: frozenset[str]) -> None:
+        """Fifty statements that rewrite a table of 1 GiB would leave 50 GiB behind."""
         for path in sizes(self.peer.table_folder):
-            if path not in self._originals and not is_metadata(path):
+            if path not in self._originals and path.name not in live and not is_metadata(path):
                 path.unlink()
 
 

@@ -92,6 +92,9 @@ class DeltaRsPeer:
     def restore(self) -> None:
         self._table.restore(self._base)
 
+    def live_files(self) -> frozenset[str] | None:
+        return frozenset(Path(uri).name for uri in self._table.file_uris())
+
     def digest(self, where: str = "") -> Digest:
         query = f"SELECT {', '.join(AGGREGATES)} FROM t WHERE {where or 'true'}"
         found = pa.table(QueryBuilder().register("t", self._table).execute(query).read_all())

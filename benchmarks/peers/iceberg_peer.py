@@ -103,6 +103,9 @@ class IcebergPeer:
                 f"table => 'db.{_TABLE}', snapshot_id => {self._base})"
             )
 
+    def live_files(self) -> frozenset[str] | None:
+        return None  # copy-on-write has no scans
+
     def digest(self, where: str = "") -> Digest:
         rows = self._spark.table(_NAME)
         rows = rows.where(where) if where else rows

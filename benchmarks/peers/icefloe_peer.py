@@ -82,6 +82,9 @@ class IcefloePeer:
         if self._table.snapshot_id != self._base:
             self._table.rollback(self._base)
 
+    def live_files(self) -> frozenset[str] | None:
+        return None  # copy-on-write has no scans
+
     def digest(self, where: str = "") -> Digest:
         rows = self._table.scan(where=where or None)
         return Digest(*rows.selectExpr(*AGGREGATES).first())

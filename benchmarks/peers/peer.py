@@ -52,6 +52,13 @@ class Peer(Protocol):
         """Bring the table back to what `setup` made."""
         ...
 
+    def live_files(self) -> frozenset[str] | None:
+        """Names of the data files that the table has now, of a peer that rewrites files.
+
+        None where few bytes are left behind by a statement, as by merge-on-read.
+        """
+        ...
+
     def digest(self, where: str = "") -> Digest:
         """The digest of all rows or some, as this engine reads them now; a scan is just this."""
         ...

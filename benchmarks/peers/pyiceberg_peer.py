@@ -96,6 +96,9 @@ class PyIcebergPeer:
             self._table.manage_snapshots().rollback_to_snapshot(self._base).commit()
             self._table.refresh()
 
+    def live_files(self) -> frozenset[str] | None:
+        return frozenset(Path(task.file.file_path).name for task in self._table.scan().plan_files())
+
     def digest(self, where: str = "") -> Digest:
         scan = self._table.scan(where or AlwaysTrue(), selected_fields=COLUMNS)
         return digest_of(scan.to_arrow_batch_reader())

@@ -98,6 +98,9 @@ class SailPeer:
             if path.is_file() and is_metadata(path)
         }
 
+    def live_files(self) -> frozenset[str] | None:
+        return None  # copy-on-write has no scans
+
     def digest(self, where: str = "") -> Digest:
         rows = self._spark.table(_NAME)
         rows = rows.where(where) if where else rows

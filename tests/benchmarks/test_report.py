@@ -133,7 +133,7 @@ def test_the_report_shows_missed_goals_plainly(tmp_path, capsys):
     assert report.main([str(path)]) == 0
 
     told = capsys.readouterr().out
-    assert "0 of 3 met." in told
+    assert "0 met, 1 missed, 2 not measured." in told
     assert "| update 1 %, spread | deltars | 3× | 2.00× | **missed** |" in told
     assert "| update 1 %, spread | iceberg-cow | 10× | – | not measured |" in told
     assert "best of 2 after 1 untimed run of each kind (no further one after 60 s of them)" in told

@@ -24,6 +24,7 @@ class RecordingPeer:
     def __init__(self, folder):
         self.table_folder = folder
         self.calls = []
+        self.live = None
         (folder / "first.parquet").touch()
         (folder / "metadata").mkdir()
 
@@ -34,6 +35,9 @@ class RecordingPeer:
 
     def restore(self):
         self.calls.append("restore")
+
+    def live_files(self):
+        return self.live
 
 
 class Silent:
@@ -76,6 +80,24 @@ def test_restoring_removes_data_files_but_keeps_metadata(state, peer):
 
     left = {str(p.relative_to(peer.table_folder)) for p in peer.table_folder.rglob("*.*")}
     assert left == {"first.parquet", "metadata/1.json"}
+
+
+def files_of(peer):
+    return {str(p.relative_to(peer.table_folder)) for p in peer.table_folder.rglob("*.parquet")}
+
+
+def test_files_that_a_statement_before_left_behind_make_room(state, peer):
+    peer.live = frozenset({"10.parquet"})
+
+    state.bring_to(BY_NAME["scan-after-10"])
+
+    assert files_of(peer) == {"first.parquet", "10.parquet"}
+
+
+def test_files_stay_when_the_peer_does_not_tell_which_it_needs(state, peer):
+    state.bring_to(BY_NAME["scan-after-1"])
+
+    assert files_of(peer) == {"first.parquet", "1.parquet"}
 
 
 @pytest.mark.parametrize(("most", "most_s", "expected"), [(3, 60, 3), (3, 0.0, 0), (0, 60, 0)])
