@@ -52,8 +52,8 @@ SIZES = {
         Size("tiny", 40_000, 4),
         Size("narrow", 4_000_000, 4),
         Size("wide", 2_000_000, 40),
-        Size("narrow-gb", 34_000_000, 8),  # 33 bytes a row, compressed: 1.05 GiB
-        Size("wide-gb", 3_200_000, 60),  # 355 bytes a row, compressed: 1.06 GiB
+        Size("narrow-gb", 35_200_000, 8),  # 31 to 47 bytes a row: more than 1 GiB with each peer
+        Size("wide-gb", 3_360_000, 60),  # 325 to 451 bytes a row: the same
     )
 }
 

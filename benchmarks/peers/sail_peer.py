@@ -16,6 +16,7 @@ from benchmarks.statements import BoundStatement, Kind
 from benchmarks.table_state import is_metadata
 
 _NAME = "rows"
+_TARGET_FILE_BYTES = 2**30  # one file for each of the input; statements have its default
 # Its merge-on-read has no UPDATE, and no DELETE beside floating-point columns, before version 3.
 _ICEBERG_PROPERTIES = {"format-version": "3"}
 
@@ -46,7 +47,8 @@ class SailPeer:
         )
         for file in files:
             rows = self._spark.read.parquet(str(file)).coalesce(1)
-            rows.write.insertInto(_NAME)
+            writer = rows.write.format(self._format).mode("append")
+            writer.option("target_file_size", _TARGET_FILE_BYTES).save(self._folder.as_uri())
         self._base = self._metadata()
 
     def _properties(self) -> str:

@@ -54,7 +54,7 @@ def test_the_large_sizes_are_a_gigabyte_of_parquet(size, tmp_path):
 
     bytes_per_row = sum(file.stat().st_size for file in files) / few.rows
 
-    assert bytes_per_row * size.rows > 10**9
+    assert bytes_per_row * size.rows > 2**30
     assert (
         len(pq.read_schema(files[0])) == size.columns == {"narrow-gb": 8, "wide-gb": 60}[size.name]
     )

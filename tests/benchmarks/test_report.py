@@ -110,9 +110,9 @@ def test_a_goal_is_met_missed_or_not_measured():
     ("size", "rows", "columns", "ratios"),
     [
         ("wide", 2_000_000, 40, {"iceberg-cow": 10, "deltars": 3}),
-        ("wide-gb", 3_200_000, 60, {"iceberg-cow": 10, "deltars": 3}),
+        ("wide-gb", 3_360_000, 60, {"iceberg-cow": 10, "deltars": 3}),
         ("narrow", 4_000_000, 4, {"iceberg-cow": 2.5}),
-        ("narrow-gb", 34_000_000, 8, {"iceberg-cow": 2.5}),
+        ("narrow-gb", 35_200_000, 8, {"iceberg-cow": 2.5}),
         ("narrow", 800_000, 4, {}),
         ("tiny", 40_000, 4, {}),
     ],
