@@ -38,6 +38,7 @@ _LEGEND_ROW = 20
 _LEGEND_COLUMN = 150
 _LETTERS = 38  # of a statement's name on one line
 _STEPS = (1, 2, 5)
+_LEFT_OUT = "left out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +127,16 @@ def plot(document: dict[str, Any], kind: str) -> str | None:
 
 
 def _groups(document: dict[str, Any], kind: str) -> list[Group]:
-    peers = [peer for peer in document["peers"] if peer["status"] == "ok"]
+    """A peer that all of the statements leave out has no place."""
     chosen = [b["statement"] for b in document["statements"] if b["statement"]["kind"] == kind]
+    names = {statement["name"] for statement in chosen}
+    peers = [
+        peer
+        for peer in document["peers"]
+        if any(
+            r["statement"] in names and r["status"] != _LEFT_OUT for r in peer.get("results", ())
+        )
+    ]
     return [
         Group(title(statement), tuple(_bar(peer, statement["name"]) for peer in peers))
         for statement in chosen

@@ -168,6 +168,18 @@ def test_a_plot_has_a_bar_for_each_time_and_says_what_is_missing(tmp_path):
     assert plots.plot(found, "delete") == image.read_text()
 
 
+def test_a_peer_that_all_statements_leave_out_is_not_in_the_plot():
+    found = document({"icefloe-mor": {"scan-after-1": 1.0}}, statements=("scan-after-1",))
+    left_out = {"statement": "scan-after-1", "status": "left out", "reason": "no deletes"}
+    found["peers"].append({"name": "sail-cow", "status": "ok", "results": [left_out]})
+    found["peers"].append({"name": "sail-mor", "status": "failed", "reason": "no table"})
+
+    drawn = plots.plot(found, "scan")
+
+    assert "icefloe-mor" in drawn
+    assert "sail" not in drawn
+
+
 def test_equal_ratios_are_equal_distances():
     axis = plots.Axis(0.1, 100)
 
