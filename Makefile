@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ICEBERG_VENV := .venv-iceberg
+SAIL_VENV := .venv-sail
 PYTEST := $(BIN)/python -m pytest
 DEFAULT_TESTS := -m "not slow and not iceberg and not cluster"
 # Two processes, each with one Spark session: most of a test is waiting for one thread of Spark.
@@ -12,7 +13,7 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup system demo lint typing test test-all test-seed test-iceberg test-cluster lock clean \
-  bench bench-merge bench-large bench-replace bench-report
+  bench bench-full bench-size bench-merge bench-large bench-replace bench-report bench-peers
 
 help:  ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -60,26 +61,60 @@ test-cluster: setup  ## The smoke suite on a standalone cluster and over Spark C
 	ICEFLOE_TEST_BACKEND=cluster $(PYTEST) -m cluster tests/cluster
 	ICEFLOE_TEST_BACKEND=connect $(PYTEST) -m cluster tests/cluster
 
+$(SAIL_VENV)/.installed: requirements-sail.lock | system
+	$(PYTHON) -m venv $(SAIL_VENV)
+	$(SAIL_VENV)/bin/python -m pip install --quiet --requirement requirements-sail.lock
+	touch $@
+
+bench-peers: setup $(ICEBERG_VENV)/.installed $(SAIL_VENV)/.installed
+
 BENCH_SIZE ?= narrow
-BENCH := $(BIN)/python -m benchmarks.run --size $(BENCH_SIZE) $(BENCH_OPTIONS)
+BENCH := $(BIN)/python -m benchmarks.run
+RESULTS := benchmarks/results/*.json
+REPORT := $(BIN)/python -m benchmarks.plots --into docs/images $(RESULTS) && \
+  $(BIN)/python -m benchmarks.report $(RESULTS) > docs/benchmarks.md
+# To take 15 minutes, the wide run lacks two slow peers that no goal is about, and scans; the narrow
+# run has all peers, bench-full everything.
+WIDE_PEERS := icefloe-cow icefloe-mor iceberg-cow iceberg-mor deltars sail-mor
+WIDE_STATEMENTS := delete-1-spread delete-1-clustered update-1-spread update-10-spread \
+  merge-upsert-1-spread merge-upsert-1-clustered
 
-bench: setup $(ICEBERG_VENV)/.installed  ## DELETE, UPDATE and MERGE against four peers: BENCH_SIZE=wide make bench
-	$(BENCH)
-	$(MAKE) bench-report
+QUICK := --repetitions 2 --warm-ups 3 --warm-up-seconds 5
 
-bench-merge: setup $(ICEBERG_VENV)/.installed  ## MERGE alone, with the same peers
-	$(BENCH) --statements merge --name $(BENCH_SIZE)-merge
-	$(MAKE) bench-report
+bench: bench-peers  ## The statements that have goals, narrow and wide, against the peers: about 15 minutes
+	status=0; \
+	$(BENCH) --size narrow --name bench-narrow $(QUICK) --statements goals $(BENCH_OPTIONS) \
+	  || status=1; \
+	$(BENCH) --size wide --name bench-wide $(QUICK) --statements $(WIDE_STATEMENTS) \
+	  --peers $(WIDE_PEERS) $(BENCH_OPTIONS) || status=1; \
+	$(REPORT) && exit $$status
+
+bench-full: bench-peers  ## Every statement at every size, 1 GiB and more too: hours
+	status=0; \
+	for size in narrow wide narrow-gb wide-gb; do \
+	  $(BENCH) --size $$size --silence 7200 $(BENCH_OPTIONS) || status=1; \
+	done; \
+	$(REPORT) && exit $$status
+
+bench-size: bench-peers  ## Every statement at one size: BENCH_SIZE=wide make bench-size
+	status=0; $(BENCH) --size $(BENCH_SIZE) $(BENCH_OPTIONS) || status=1; \
+	$(REPORT) && exit $$status
+
+bench-merge: bench-peers  ## MERGE alone, with the same peers
+	status=0; \
+	$(BENCH) --size $(BENCH_SIZE) $(BENCH_OPTIONS) --statements merge --name $(BENCH_SIZE)-merge \
+	  || status=1; \
+	$(REPORT) && exit $$status
 
 bench-large: setup  ## Upsert 20 million rows with 2 GB of memory
 	$(BIN)/python -m benchmarks.large_merge $(BENCH_OPTIONS)
-	$(MAKE) bench-report
+	$(REPORT)
 
 bench-replace: setup  ## Replacing partitions and rows against overwriting and delta-rs
 	$(BIN)/python -m benchmarks.replace --rows 2000000 --save
 
-bench-report:
-	$(BIN)/python -m benchmarks.report benchmarks/results/*.json > docs/benchmarks.md
+bench-report: setup  ## docs/benchmarks.md and its plots from the results
+	$(REPORT)
 
 lock:  ## Resolve dependencies anew
 	$(PYTHON) -m pip install --quiet uv
@@ -87,5 +122,7 @@ lock:  ## Resolve dependencies anew
 	  --extra connect --extra postgresql --group dev pyproject.toml --output-file requirements.lock
 	$(PYTHON) -m uv pip compile --quiet --no-header --no-annotate --python-version 3.11 \
 	  pyproject.toml requirements-iceberg.in --output-file requirements-iceberg.lock
+	$(PYTHON) -m uv pip compile --quiet --no-header --no-annotate --python-version 3.11 \
+	  requirements-sail.in --output-file requirements-sail.lock
 
 clean:  ## Remove environments and the demo's lake

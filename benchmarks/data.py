@@ -1,22 +1,29 @@
-"""The input rows: made once per size from a fixed seed, the same files for every peer."""
+"""The input rows: made once per size from a fixed seed, the same files for every peer.
+
+Rows are made and read one file at a time, so that no size needs more memory than a file does.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from benchmarks.digest import COLUMNS, digest_of
-from benchmarks.statements import BoundStatement, Kind, Statement
+from benchmarks.digest import COLUMNS, Digest, digest_of
+from benchmarks.merges import KEY
+from benchmarks.statements import ASSIGNED_COLUMN, BoundStatement, Kind, Statement
 
 FILES = 8
 SEED = 20240229
 _NARROW = 4
-_WORDS = 100_000
+WORDS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,8 @@ SIZES = {
         Size("tiny", 40_000, 4),
         Size("narrow", 4_000_000, 4),
         Size("wide", 2_000_000, 40),
+        Size("narrow-gb", 35_200_000, 8),  # 31 to 47 bytes a row: more than 1 GiB with each peer
+        Size("wide-gb", 3_360_000, 60),  # 325 to 451 bytes a row: the same
     )
 }
 
@@ -66,20 +75,46 @@ def bind(statement: Statement, size: Size, files: tuple[Path, ...]) -> BoundStat
     """What a statement must do to these rows, worked out without any of the peers."""
     chosen = statement.chosen(size.rows)
     changed = 0
-    after = []
+    after = Digest()
     for batch in ds.dataset([str(file) for file in files]).to_batches(columns=list(COLUMNS)):
         values = batch.column(chosen.column).to_numpy()
         hit = (values >= chosen.low) & (values < chosen.high)
         changed += int(hit.sum())
-        after.append(_apply(statement, batch, hit))
-    return BoundStatement(statement, changed, digest_of(after), where=chosen.sql)
+        after += digest_of([_apply(statement, batch, hit)])
+    names = assigned_columns(statement, pq.read_schema(files[0]).names)
+    assignments = {name: _expression(pq.read_schema(files[0]).field(name)) for name in names}
+    return BoundStatement(statement, changed, after, where=chosen.sql, assignments=assignments)
 
 
 def _apply(statement: Statement, batch: pa.RecordBatch, hit: np.ndarray) -> pa.RecordBatch:
     if statement.kind is Kind.DELETE:
         return batch.filter(pa.array(~hit))
-    values = batch.column("value").to_numpy() + hit
-    return batch.set_column(batch.schema.get_field_index("value"), "value", pa.array(values))
+    mask = pa.array(hit)
+    for name in assigned_columns(statement, batch.schema.names):
+        old = batch.column(name)
+        new = pc.if_else(mask, assigned(old), old)
+        batch = batch.set_column(batch.schema.get_field_index(name), name, new)
+    return batch
+
+
+def assigned_columns(statement: Statement, names: Sequence[str]) -> tuple[str, ...]:
+    """The columns that an UPDATE changes; none for other statements."""
+    if statement.kind is not Kind.UPDATE:
+        return ()
+    return tuple(n for n in names if n != KEY) if statement.all_columns else (ASSIGNED_COLUMN,)
+
+
+def assigned(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """What an UPDATE makes of a column's values: one more, or a text with a zero at its end."""
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return pc.binary_join_element_wise(column, "0", "")
+    return pc.add(column, pa.scalar(1, column.type))
+
+
+def _expression(field: pa.Field) -> str:
+    """The same in words that Spark and DataFusion both take."""
+    text = pa.types.is_string(field.type)
+    return f"concat({field.name}, '0')" if text else f"{field.name} + 1"
 
 
 def _rows_of_file(size: Size, number: int) -> pa.Table:
@@ -112,5 +147,10 @@ def doubles(random: np.random.Generator, rows: int) -> pa.Array:
 
 
 def words(random: np.random.Generator, rows: int) -> pa.Array:
-    words = pa.array([f"customer-{number:06}" for number in range(_WORDS)])
-    return words.take(pa.array(random.integers(0, _WORDS, rows)))
+    return vocabulary().take(pa.array(random.integers(0, WORDS, rows)))
+
+
+@cache
+def vocabulary() -> pa.Array:
+    """All words; the number in a word is its place."""
+    return pa.array([f"customer-{number:06}" for number in range(WORDS)])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -23,32 +23,43 @@ AGGREGATES = (
 )
 
 
+Numbers = Mapping[str, np.ndarray]  # the columns, the number in `name` for the text
+
+
 @dataclass(frozen=True, slots=True)
 class Digest:
     """The number of rows and sums over the key, two numbers and a text (UPDATE changes `value`)."""
 
-    row_count: int
-    id_sum: int
-    bucket_sum: int
-    value_sum: int
-    name_sum: int
+    row_count: int = 0
+    id_sum: int = 0
+    bucket_sum: int = 0
+    value_sum: int = 0
+    name_sum: int = 0
+
+    def __add__(self, other: Digest) -> Digest:
+        """The digest of both's rows together."""
+        return Digest(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 def digest_of(batches: Iterable[pa.RecordBatch]) -> Digest:
     """The digest of Arrow batches that have `COLUMNS`."""
-    sums = np.zeros(len(COLUMNS), dtype=np.int64)
-    row_count = 0
-    for batch in batches:
-        ids, buckets, values = (
-            batch.column(name).to_numpy().astype(np.int64) for name in COLUMNS[:-1]
-        )
-        names = pc.cast(pc.utf8_slice_codeunits(batch.column("name"), _NAME_PREFIX), pa.int64())
-        weights = ids % _WEIGHTS
-        row_count += batch.num_rows
-        sums += [
-            ids.sum(),
-            (buckets * weights).sum(),
-            (values * weights).sum(),
-            (names.to_numpy() * weights).sum(),
-        ]
-    return Digest(row_count, *map(int, sums))
+    return sum((digest_of_numbers(numbers_of(batch)) for batch in batches), Digest())
+
+
+def numbers_of(rows: pa.RecordBatch | pa.Table) -> dict[str, np.ndarray]:
+    """The columns of a digest as numbers."""
+    numbers = {name: _array(rows.column(name)) for name in COLUMNS[:-1]}
+    digits = pc.utf8_slice_codeunits(rows.column("name"), _NAME_PREFIX)
+    return {**numbers, "name": _array(pc.cast(digits, pa.int64()))}
+
+
+def digest_of_numbers(numbers: Numbers) -> Digest:
+    """The digest of columns that `numbers_of` gave."""
+    ids, *others = (numbers[name] for name in COLUMNS)
+    weights = ids % _WEIGHTS
+    sums = (int((column * weights).sum()) for column in others)
+    return Digest(len(ids), int(ids.sum()), *sums)
+
+
+def _array(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    return column.to_numpy().astype(np.int64)

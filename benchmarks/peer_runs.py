@@ -24,8 +24,10 @@ class Run:
     work: Path
     files: tuple[Path, ...]
     statements: tuple[BoundStatement, ...]
+    history: tuple[BoundStatement, ...]
     repetitions: int
     warm_ups: int
+    warm_up_s: float
     silence_s: float
     pythons: dict[str, str]
     driver_memory: str | None
@@ -106,8 +108,10 @@ def _job(
         "folder": str(folder),
         "files": [str(file) for file in run.files],
         "statements": [bound.to_json() for bound in statements],
+        "history": [bound.to_json() for bound in run.history],
         "repetitions": run.repetitions,
         "warm_ups": run.warm_ups,
+        "warm_up_s": run.warm_up_s,
     }
 
 

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from benchmarks.goals import findings
+from benchmarks.plots import plot
+from benchmarks.titles import kinds_of, plot_name, title
 
 _OURS = "icefloe-"
 _MODES = ("-cow", "-mor")
@@ -21,7 +26,7 @@ Made by `python -m benchmarks.report` from the files in `benchmarks/results/`; s
 repetitions, in a warm session. In brackets: that peer's seconds divided by icefloe's; above 1,
 icefloe is faster. A peer that works in one mode (`-cow`, `-mor`) is compared with icefloe in the
 same mode, others with both: copy-on-write first, then merge-on-read. A dash: see what is missing,
-below the tables."""
+below the tables. Plots have a logarithmic scale. Goals are ratios of the same kind."""
 
 Cell = Callable[[dict[str, Any], dict[str, Any]], str]
 
@@ -45,10 +50,11 @@ def section(document: dict[str, Any]) -> str:
     parts = [
         f"## {document['name']}",
         _facts(document),
+        *_goals_table(document),
         "### Seconds",
+        *_plots(document),
         _table(document, peers, _seconds_cell(peers)),
-        "### Written by one statement, MiB (data and delete files)",
-        _table(document, peers, _written_cell),
+        *_written_table(document, peers),
         *_read_table(document, peers),
         "### Peak resident memory, MiB: total (driver + JVM + Python workers)",
         _table(document, peers, _memory_cell),
@@ -59,15 +65,54 @@ def section(document: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def _goals_table(document: dict[str, Any]) -> list[str]:
+    """Goals that this run's statements and size are about: reached or not."""
+    titles = {b["statement"]["name"]: title(b["statement"]) for b in document["statements"]}
+    rows = [
+        [
+            found.goal.title,
+            titles[found.statement],
+            found.peer,
+            f"{found.at_least:g}×",
+            "–" if found.measured is None else f"{found.measured:.2f}×",
+            found.verdict,
+        ]
+        for found in findings(document)
+    ]
+    if not rows:
+        return []
+    counts = Counter(row[-1].strip("*") for row in rows)
+    told = ", ".join(
+        f"{counts[verdict]} {verdict}" for verdict in ("met", "missed", "not measured")
+    )
+    head = ["goal", "statement", "against", "at least", "measured", ""]
+    return ["### Goals", f"{told}.", _markdown(head, rows)]
+
+
+def _plots(document: dict[str, Any]) -> list[str]:
+    return [
+        f"![{document['name']}: seconds of {kind} statements](images/{plot_name(document, kind)})"
+        for kind in kinds_of(document)
+        if plot(document, kind) is not None
+    ]
+
+
 def _facts(document: dict[str, Any]) -> str:
     size, machine = document["size"], document["machine"]
     memory_gib = machine["memory_bytes"] / 2**30
     return (
         f"{size['rows']:,} rows, {size['columns']} columns, {size['files']} files; "
-        f"best of {document['repetitions']}. {document['date'][:10]}, "
+        f"best of {document['repetitions']} after {_warm_ups(document)}. {document['date'][:10]}, "
         f"commit {document['commit'] or 'unknown'}. {machine['cores']} cores ({machine['cpu']}), "
         f"{memory_gib:.0f} GiB, {machine['system']}, Python {machine['python']}."
     )
+
+
+def _warm_ups(document: dict[str, Any]) -> str:
+    count = document["warm_ups"]
+    told = f"{count} untimed run{'' if count == 1 else 's'} of each kind"
+    most_s = document.get("warm_up_seconds")
+    return told if most_s is None else f"{told} (no further one after {most_s:g} s of them)"
 
 
 def _table(document: dict[str, Any], peers: Sequence[dict[str, Any]], cell: Cell) -> str:
@@ -79,15 +124,8 @@ def _table(document: dict[str, Any], peers: Sequence[dict[str, Any]], cell: Cell
             cell(peer, result) if result.get("status") == "ok" else "–"
             for peer, result in zip(peers, found, strict=True)
         ]
-        rows.append([_title(bound["statement"]), *cells])
+        rows.append([title(bound["statement"]), *cells])
     return _markdown(["statement", *(peer["name"] for peer in peers)], rows)
-
-
-def _title(statement: dict[str, Any]) -> str:
-    if statement.get("merge"):
-        return str(statement["merge"]["title"])
-    place = "in one file" if statement["placement"] == "clustered" else statement["placement"]
-    return f"{statement['kind']} {statement['fraction']:.0%}, {place}".replace("%", " %")
 
 
 def _seconds_cell(peers: Sequence[dict[str, Any]]) -> Cell:
@@ -117,6 +155,15 @@ def _comparable(peer: str, mine: str) -> bool:
 
 def _written_cell(_peer: dict[str, Any], result: dict[str, Any]) -> str:
     return f"{result['runs'][0]['bytes_written'] / 2**20:.1f}"
+
+
+def _written_table(document: dict[str, Any], peers: Sequence[dict[str, Any]]) -> list[str]:
+    """A scan writes nothing."""
+    changes = [bound for bound in document["statements"] if bound["statement"]["kind"] != "scan"]
+    if not changes:
+        return []
+    heading = "### Written by one statement, MiB (data and delete files)"
+    return [heading, _table({**document, "statements": changes}, peers, _written_cell)]
 
 
 def _read_table(document: dict[str, Any], peers: Sequence[dict[str, Any]]) -> list[str]:

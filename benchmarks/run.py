@@ -17,12 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.data import FILES, SEED, SIZES, Size, bind, input_files
+from benchmarks.goals import statements_of_goals
+from benchmarks.history import bind_scan, history
 from benchmarks.machine import commit_of, machine
 from benchmarks.peer_runs import ROOT, Run, run_peer, say
 from benchmarks.peers import DEFAULT_PEERS, PEERS
 from benchmarks.sources import bind_merge
 from benchmarks.statements import STATEMENTS, Kind
 
+_GOALS = "goals"
+_BINDERS = {Kind.MERGE: bind_merge, Kind.SCAN: bind_scan}
 _RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -41,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    names = [*Kind, *(statement.name for statement in STATEMENTS)]
+    names = [_GOALS, *Kind, *(statement.name for statement in STATEMENTS)]
     parser = argparse.ArgumentParser(prog="benchmarks.run", description=__doc__)
     parser.add_argument("--size", choices=SIZES, default="tiny")
     parser.add_argument("--rows", type=int, help="another number of rows, in multiples of 800")
@@ -52,10 +56,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         choices=names,
         default=list(Kind),
         metavar="KIND|NAME",
-        help="kinds or single ones: " + ", ".join(names),
+        help="kinds, single ones, or those that have goals: " + ", ".join(names),
     )
     parser.add_argument("--repetitions", type=int, default=3, help="best of how many (3)")
     parser.add_argument("--warm-ups", type=int, default=2, help="untimed runs of each kind (2)")
+    parser.add_argument(
+        "--warm-up-seconds",
+        type=float,
+        default=60,
+        help="no further untimed runs of a kind after this many seconds of them (60)",
+    )
     parser.add_argument("--driver-memory", help="for every Spark: 2g; Spark's default otherwise")
     parser.add_argument("--name", help="of the result; the size's name unless given")
     parser.add_argument("--output", type=Path, help="another file for the result")
@@ -90,14 +100,18 @@ def _work_folder(given: Path | None, cleanup: ExitStack) -> Path:
 def _prepare(args: argparse.Namespace, size: Size, work: Path) -> Run:
     say(f"input: {size.rows:,} rows, {size.columns} columns, {FILES} files")
     files = input_files(size, work / "input")
-    chosen = [s for s in STATEMENTS if s.name in args.statements or s.kind in args.statements]
-    statements = tuple((bind_merge if s.merge else bind)(s, size, files) for s in chosen)
+    wanted = {*args.statements, *(statements_of_goals() if _GOALS in args.statements else ())}
+    chosen = [s for s in STATEMENTS if s.name in wanted or s.kind in wanted]
+    statements = tuple(_BINDERS.get(s.kind, bind)(s, size, files) for s in chosen)
+    before = max((s.statements_before for s in chosen), default=0)
     return Run(
         work,
         files,
         statements,
+        history(files, before) if before else (),
         args.repetitions,
         args.warm_ups,
+        args.warm_up_seconds,
         args.silence,
         dict(given.split("=", 1) for given in args.python),
         args.driver_memory,
@@ -114,6 +128,7 @@ def _document(name: str, size: Size, run: Run, peers: list[dict[str, Any]]) -> d
         "size": {**asdict(size), "files": FILES, "seed": SEED},
         "repetitions": run.repetitions,
         "warm_ups": run.warm_ups,
+        "warm_up_seconds": run.warm_up_s,
         "statements": [bound.to_json() for bound in run.statements],
         "peers": peers,
     }

@@ -1,8 +1,13 @@
-"""The source of a MERGE: one Parquet file for all peers, and what must come out of it."""
+"""The source of a MERGE: one Parquet file for all peers, and what must come out of it.
+
+A source can be as large as the table: it is made and read in parts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +16,13 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from benchmarks.data import SEED, Size, make_rows, words
-from benchmarks.digest import COLUMNS, digest_of
+from benchmarks.digest import COLUMNS, Digest, digest_of_numbers, numbers_of
 from benchmarks.merges import KEY, OPERATION, Action, Condition, Merge, SourceShape, When
 from benchmarks.statements import BoundStatement, Statement, clustered_start
 
 _ROW_GROUP = 250_000
+_PART_ROWS = 500_000  # rows that are put into no order at once
+_OPERATIONS = ("U", "D", "U")  # of rows that are changed, deleted and the same
 
 Rows = dict[str, np.ndarray]  # columns of the same length
 
@@ -28,51 +35,91 @@ def bind_merge(statement: Statement, size: Size, files: tuple[Path, ...]) -> Bou
     path = files[0].with_name(f"source-{statement.name}-{merge.source.fingerprint}.parquet")
     if not path.exists():
         unfinished = path.with_suffix(".unfinished")
-        rows = _source(merge.source, size, files)
-        pq.write_table(rows, unfinished, compression="zstd", row_group_size=_ROW_GROUP)
+        _write_in_no_order(_source(merge.source, size, files), unfinished, size, merge.source)
         unfinished.rename(path)
-    columns = [*COLUMNS, OPERATION] if merge.source.operations else list(COLUMNS)
-    source = _columns(pq.read_table(path, columns=columns))
-    table = _columns(ds.dataset([str(file) for file in files]).to_table(columns=list(COLUMNS)))
-    changed, after = apply(merge, table, source)
+    changed, after = outcome(merge, size, files, path)
+    source = pq.read_metadata(path)
     return BoundStatement(
         statement,
         rows_changed=changed,
-        after=digest_of([pa.RecordBatch.from_pydict(after)]),
+        after=after,
         source=path.name,
-        source_rows=len(source[KEY]),
+        source_rows=source.num_rows,
         source_bytes=path.stat().st_size,
     )
 
 
-def _source(shape: SourceShape, size: Size, files: tuple[Path, ...]) -> pa.Table:
-    """Rows of the table, some of them changed, and new ones, in no order."""
+def _source(shape: SourceShape, size: Size, files: tuple[Path, ...]) -> Iterator[pa.Table]:
+    """Rows of the table, file by file, some of them changed; then new ones."""
     random = np.random.default_rng([SEED, int(shape.fingerprint, 16)])
-    counts = [round(size.rows * part) for part in (shape.changed, shape.deleted, shape.same)]
-    if shape.clustered:
-        first = clustered_start(size.rows)
-        known = first + random.permutation(sum(counts))
-    else:
-        known = random.permutation(size.rows)[: sum(counts)]
-    taken = pq.read_table([str(file) for file in files]).take(pa.array(np.sort(known)))
-    ranks = np.argsort(np.argsort(known))  # where each of `known` is among the sorted
-    changed, deleted, same = (
-        taken.take(pa.array(part)) for part in np.split(ranks, np.cumsum(counts)[:-1])
-    )
-    parts = [
-        _with_operation(_changed(changed, random), "U", shape),
-        _with_operation(deleted, "D", shape),
-        _with_operation(same, "U", shape),
-    ]
+    taken = _taken(shape, size, random)
+    rows_of_file = size.rows // len(files)
+    for number, file in enumerate(files):
+        of_file = taken[number * rows_of_file : (number + 1) * rows_of_file]
+        if not of_file.any():
+            continue
+        rows = pq.read_table(file)
+        for kind, operation in enumerate(_OPERATIONS, start=1):
+            found = rows.take(pa.array(np.flatnonzero(of_file == kind)))
+            found = _changed(found, random) if kind == 1 else found
+            yield _with_operation(found, operation, shape)
     first_new = size.rows
     for fraction, operation in ((shape.new, "I"), (shape.unknown_deleted, "D")):
         count = round(size.rows * fraction)
-        if count:
-            new = make_rows(size, random, first_new, count)
-            parts.append(_with_operation(new, operation, shape))
-            first_new += count
-    rows = pa.concat_tables(parts)
-    return rows.take(pa.array(random.permutation(rows.num_rows)))
+        for start in range(0, count, _PART_ROWS):
+            new = make_rows(size, random, first_new + start, min(_PART_ROWS, count - start))
+            yield _with_operation(new, operation, shape)
+        first_new += count
+
+
+def _taken(shape: SourceShape, size: Size, random: np.random.Generator) -> np.ndarray:
+    """For each row of the table: 0 when the source lacks it, else its place in `_OPERATIONS`."""
+    counts = [round(size.rows * part) for part in (shape.changed, shape.deleted, shape.same)]
+    if shape.clustered:
+        known = clustered_start(size.rows) + random.permutation(sum(counts))
+    else:
+        known = random.permutation(size.rows)[: sum(counts)]
+    taken = np.zeros(size.rows, dtype=np.uint8)
+    for kind, ids in enumerate(np.split(known, np.cumsum(counts)[:-1]), start=1):
+        taken[ids] = kind
+    return taken
+
+
+def _write_in_no_order(
+    tables: Iterator[pa.Table], path: Path, size: Size, shape: SourceShape
+) -> None:
+    """Rows as one Parquet file: each goes to a part by chance, then each part is shuffled."""
+    random = np.random.default_rng([SEED, int(shape.fingerprint, 16), 1])
+    fractions = (shape.changed, shape.deleted, shape.same, shape.new, shape.unknown_deleted)
+    count = 1 + int(size.rows * sum(fractions)) // _PART_ROWS
+    folder = path.with_suffix(".parts")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    parts = [folder / f"{number}.arrow" for number in range(count)]
+    schema = _scatter(tables, parts, random)
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for part in parts:
+            rows = pa.ipc.open_stream(part.read_bytes()).read_all()
+            shuffled = rows.take(pa.array(random.permutation(rows.num_rows)))
+            writer.write_table(shuffled, row_group_size=_ROW_GROUP)
+    shutil.rmtree(folder)
+
+
+def _scatter(
+    tables: Iterator[pa.Table], parts: list[Path], random: np.random.Generator
+) -> pa.Schema:
+    writers: list[pa.ipc.RecordBatchStreamWriter] = []
+    with ExitStack() as open_files:
+        for rows in tables:
+            if not writers:
+                writers = [
+                    open_files.enter_context(pa.ipc.new_stream(str(part), rows.schema))
+                    for part in parts
+                ]
+            place = random.integers(0, len(parts), rows.num_rows)
+            for number, writer in enumerate(writers):
+                writer.write_table(rows.take(pa.array(np.flatnonzero(place == number))))
+        return rows.schema
 
 
 def _changed(rows: pa.Table, random: np.random.Generator) -> pa.Table:
@@ -95,18 +142,44 @@ def _with_operation(rows: pa.Table, operation: str, shape: SourceShape) -> pa.Ta
     return rows.append_column(OPERATION, pa.array([operation] * rows.num_rows, pa.string()))
 
 
-def apply(merge: Merge, table: Rows, source: Rows) -> tuple[int, Rows]:
+def outcome(merge: Merge, size: Size, files: tuple[Path, ...], source: Path) -> tuple[int, Digest]:
+    """The number of rows changed and the digest afterwards, worked out file by file."""
+    rows_of_file = size.rows // len(files)
+    changed, after = 0, Digest()
+    for number, file in enumerate(files):
+        first = number * rows_of_file
+        table = numbers_of(pq.read_table(file, columns=list(COLUMNS)))
+        known = _read_source(source, first, first + rows_of_file)
+        of_file, rows = apply(merge, table, known, first)
+        changed += of_file
+        after += digest_of_numbers(rows)
+    nothing = {name: column[:0] for name, column in table.items()}
+    inserted, rows = apply(merge, nothing, _read_source(source, size.rows, 2 * size.rows), 0)
+    return changed + inserted, after + digest_of_numbers(rows)
+
+
+def _read_source(path: Path, low: int, high: int) -> Rows:
+    """The source's rows with ids of a range."""
+    has_operations = OPERATION in pq.read_schema(path).names
+    columns = [*COLUMNS, OPERATION] if has_operations else list(COLUMNS)
+    wanted = (ds.field(KEY) >= low) & (ds.field(KEY) < high)
+    rows = ds.dataset(path).to_table(columns=columns, filter=wanted)
+    operations = {OPERATION: rows[OPERATION].to_numpy()} if has_operations else {}
+    return {**numbers_of(rows), **operations}
+
+
+def apply(merge: Merge, table: Rows, source: Rows, first: int) -> tuple[int, Rows]:
     """The number of rows changed, and the rows afterwards.
 
-    The table's ids are 0, 1, 2, … in order, so an id is a row's place.
+    The table's ids are `first`, `first` + 1, … in order, so an id tells a row's place.
     """
     rows = len(table[KEY])
-    known = source[KEY] < rows
-    place = np.where(known, source[KEY], 0)
+    known = (source[KEY] >= first) & (source[KEY] < first + rows)
+    place = np.where(known, source[KEY] - first, 0)
     after = {name: column.copy() for name, column in table.items()}
     keep = np.ones(rows, dtype=bool)
     met = np.zeros(rows, dtype=bool)
-    met[source[KEY][known]] = True
+    met[place[known]] = True
     inserted: Rows = {name: column[:0] for name, column in table.items()}
     changed = 0
     undecided = np.ones(len(known), dtype=bool)
@@ -119,16 +192,16 @@ def apply(merge: Merge, table: Rows, source: Rows) -> tuple[int, Rows]:
             keep &= ~gone
             continue
         hit = undecided & (known if clause.when is When.MATCHED else ~known)
-        if clause.condition is not None:
+        if clause.condition is not None and hit.any():
             hit &= _CONDITIONS[clause.condition](table, source, place)
         undecided &= ~hit
         changed += int(hit.sum())
         match clause.action:
             case Action.DELETE:
-                keep[source[KEY][hit]] = False
+                keep[place[hit]] = False
             case Action.UPDATE_ALL:
                 for name, column in after.items():
-                    column[source[KEY][hit]] = source[name][hit]
+                    column[place[hit]] = source[name][hit]
             case Action.INSERT_ALL:
                 inserted = {name: source[name][hit] for name in table}
     return changed, {name: np.concatenate([after[name][keep], inserted[name]]) for name in table}
@@ -139,10 +212,3 @@ _CONDITIONS: dict[Condition, Callable[[Rows, Rows, np.ndarray], np.ndarray]] = {
     Condition.IS_NO_DELETE: lambda _table, source, _place: source[OPERATION] != "D",
     Condition.VALUE_DIFFERS: lambda table, source, place: table["value"][place] != source["value"],
 }
-
-
-def _columns(rows: pa.Table) -> Rows:
-    return {
-        name: rows[name].combine_chunks().to_numpy(zero_copy_only=False)
-        for name in rows.column_names
-    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
@@ -14,8 +14,9 @@ class Kind(StrEnum):
     """What a statement is."""
 
     DELETE = "delete"
-    UPDATE = "update"  # one column: value = value + 1
+    UPDATE = "update"  # value = value + 1, or every column but the key
     MERGE = "merge"  # by key, see `merges.py`
+    SCAN = "scan"  # after other statements, see `history.py`
 
 
 class Placement(StrEnum):
@@ -25,8 +26,7 @@ class Placement(StrEnum):
     CLUSTERED = "clustered"  # in one file
 
 
-ASSIGNED_COLUMN = "value"
-ASSIGNED_EXPRESSION = "value + 1"
+ASSIGNED_COLUMN = "value"  # of an UPDATE of one column
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,16 @@ class Statement:
     fraction: float
     placement: Placement
     merge: Merge | None = None
+    all_columns: bool = False  # UPDATE: every column but the key, not one
+    statements_before: int = 0  # SCAN: how many statements the table has been through
 
     @property
-    def shape(self) -> tuple[Kind, tuple[Clause, ...]]:
+    def shape(self) -> tuple[Kind, bool, tuple[Clause, ...]]:
         """Statements of one shape warm each other up."""
-        return self.kind, self.merge.clauses if self.merge else ()
+        return self.kind, self.all_columns, self.merge.clauses if self.merge else ()
 
     def chosen(self, rows: int) -> ValueRange:
-        """Which of the table's rows an UPDATE or DELETE changes."""
+        """Which of the table's rows an UPDATE or DELETE changes, or a scan of a part reads."""
         if self.placement is Placement.CLUSTERED:
             first = clustered_start(rows)
             return ValueRange("id", first, first + round(rows * self.fraction))
@@ -87,6 +89,17 @@ def _merge(name: str, merge: Merge) -> Statement:
     return Statement(name, Kind.MERGE, fraction, placement, merge)
 
 
+def _scans(count: int) -> tuple[Statement, Statement]:
+    """Of all rows, and of 1 % of them in one file; the table is brought to that state once."""
+    every = Statement(
+        f"scan-after-{count}", Kind.SCAN, 1, Placement.SPREAD, statements_before=count
+    )
+    part = Statement(
+        f"scan-part-after-{count}", Kind.SCAN, 0.01, Placement.CLUSTERED, statements_before=count
+    )
+    return every, part
+
+
 STATEMENTS = (
     *(
         _statement(kind, percent, placement)
@@ -94,7 +107,9 @@ STATEMENTS = (
         for percent in (1, 10)
         for placement in Placement
     ),
+    Statement("update-all-1-spread", Kind.UPDATE, 0.01, Placement.SPREAD, all_columns=True),
     *(_merge(name, merge) for name, merge in MERGES.items()),
+    *(scan for count in (1, 10, 50) for scan in _scans(count)),
 )
 
 
@@ -103,12 +118,18 @@ class BoundStatement:
     """A statement on rows of a known number, with what must come out of it."""
 
     statement: Statement
-    rows_changed: int
-    after: Digest
-    where: str = ""  # DELETE and UPDATE
+    rows_changed: int  # SCAN: by all statements before
+    after: Digest  # of all rows afterwards; SCAN: of the rows it finds
+    where: str = ""  # DELETE, UPDATE, and a scan of a part
+    assignments: dict[str, str] = field(default_factory=dict)  # UPDATE: column and expression
     source: str = ""  # MERGE: the name of a Parquet file beside the input, or its path
     source_rows: int = 0
     source_bytes: int = 0
+
+    @property
+    def assigned_sql(self) -> str:
+        """What stands after SET."""
+        return ", ".join(f"{name} = {value}" for name, value in self.assignments.items())
 
     def to_json(self) -> dict[str, Any]:
         """As JSON types."""
@@ -124,5 +145,7 @@ class BoundStatement:
             fields["fraction"],
             Placement(fields["placement"]),
             Merge.from_json(fields["merge"]) if fields["merge"] else None,
+            fields["all_columns"],
+            fields["statements_before"],
         )
         return cls(**{**given, "statement": statement, "after": Digest(**given["after"])})

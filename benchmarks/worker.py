@@ -21,12 +21,11 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
+from benchmarks.digest import Digest
 from benchmarks.peers import PEERS
 from benchmarks.peers.peer import Facts, Peer
-from benchmarks.statements import BoundStatement
-
-_METADATA_FOLDERS = {"metadata", "_delta_log"}
-_CATALOG = "catalog.db"
+from benchmarks.statements import BoundStatement, Kind
+from benchmarks.table_state import TableState, WarmUps, is_metadata, sizes
 
 
 class WrongResultError(Exception):
@@ -57,12 +56,17 @@ def main() -> None:
     parent = Parent(take_stdout(), sys.stdin)
     peer = PEERS[job["peer"]].make(Path(job["folder"]))
     files = [Path(file) for file in job["files"]]
-    statements = [_bound(given, files[0].parent) for given in job["statements"]]
+    statements, history = (
+        [_bound(given, files[0].parent) for given in job[part]]
+        for part in ("statements", "history")
+    )
     _set_up(peer, files, parent)
-    for _ in range(job["warm_ups"]):
-        _warm_up(peer, statements, parent)
+    state = TableState(peer, history, parent)
+    warm_ups = WarmUps(job["warm_ups"], job["warm_up_s"])
+    for _ in range(warm_ups.most):
+        _warm_up_once(state, statements, warm_ups, parent)
     for bound in statements:
-        _run_statement(peer, bound, job["repetitions"], parent)
+        _run_statement(state, bound, job["repetitions"], warm_ups, parent)
     peer.close()
     parent.tell("end")
 
@@ -84,7 +88,7 @@ def _set_up(peer: Peer, files: Sequence[Path], parent: Parent) -> None:
     started = time.perf_counter()
     peer.setup(files)
     seconds = time.perf_counter() - started
-    made = {path: size for path, size in _sizes(peer.table_folder).items() if not _metadata(path)}
+    made = {path: size for path, size in sizes(peer.table_folder).items() if not is_metadata(path)}
     if len(made) != len(files):
         raise WrongResultError(f"the table has {len(made)} data files, not {len(files)}")
     parent.tell(
@@ -96,52 +100,86 @@ def _set_up(peer: Peer, files: Sequence[Path], parent: Parent) -> None:
     )
 
 
-def _warm_up(peer: Peer, statements: Sequence[BoundStatement], parent: Parent) -> None:
+def _warm_up_once(
+    state: TableState, statements: Sequence[BoundStatement], warm_ups: WarmUps, parent: Parent
+) -> None:
     """One untimed statement of each kind; of MERGE, for each set of clauses."""
     seen = set()
     for bound in statements:
-        shape = bound.statement.shape
-        if shape in seen or peer.reason_to_leave_out(bound):
+        statement = bound.statement
+        if statement.kind is Kind.SCAN or state.peer.reason_to_leave_out(bound):
             continue
-        seen.add(shape)
-        name = bound.statement.name
-        parent.tell("progress", text=f"warming up: {name}", statement=name)
-        originals = _sizes(peer.table_folder)
+        if statement.shape in seen or not warm_ups.due(statement):
+            continue
+        seen.add(statement.shape)
+        parent.tell("progress", text=f"warming up: {statement.name}", statement=statement.name)
         try:
-            peer.run(bound)
+            warm_ups.run(state.peer, bound)
         except Exception:  # the timed run will fail too, and be told
             traceback.print_exc()
-        _restore(peer, originals)
+        state.restore()
 
 
-def _run_statement(peer: Peer, bound: BoundStatement, repetitions: int, parent: Parent) -> None:
+def _run_statement(
+    state: TableState, bound: BoundStatement, repetitions: int, warm_ups: WarmUps, parent: Parent
+) -> None:
     name = bound.statement.name
-    if reason := peer.reason_to_leave_out(bound):
+    if reason := state.peer.reason_to_leave_out(bound):
         parent.tell("result", statement=name, status="left out", reason=reason)
         return
     runs: list[dict[str, Any]] = []
-    originals = _sizes(peer.table_folder)
     try:
-        for repetition in range(repetitions):
-            runs.append(_run_once(peer, bound, parent))
-            if repetition == repetitions - 1:
-                _check_rows(peer, bound)
-            _restore(peer, originals)
+        state.bring_to(bound.statement)
+        if bound.statement.kind is Kind.SCAN:
+            _repeat_scan(state, bound, repetitions, warm_ups, runs, parent)
+        else:
+            _repeat_change(state, bound, repetitions, runs, parent)
     except Exception as failed:  # when even restoring fails, the parent starts this anew
         traceback.print_exc()
         reason = f"{type(failed).__name__}: {failed}"
         parent.enter(None)
         parent.tell("result", statement=name, status="failed", reason=reason, runs=runs)
-        _restore(peer, originals)
+        state.restore()
         return
-    parent.tell("result", statement=name, status="ok", runs=runs, digest=asdict(bound.after))
+    done = warm_ups.done(bound.statement)
+    told = {"runs": runs, "warm_ups": done, "digest": asdict(bound.after)}
+    parent.tell("result", statement=name, status="ok", **told)
+
+
+def _repeat_change(
+    state: TableState,
+    bound: BoundStatement,
+    repetitions: int,
+    runs: list[dict[str, Any]],
+    parent: Parent,
+) -> None:
+    """Each repetition on the first table; the rows are checked after the last."""
+    for repetition in range(repetitions):
+        runs.append(_run_once(state.peer, bound, parent))
+        if repetition == repetitions - 1:
+            _check_rows(state.peer.digest(), bound)
+        state.restore()
+
+
+def _repeat_scan(
+    state: TableState,
+    bound: BoundStatement,
+    repetitions: int,
+    warm_ups: WarmUps,
+    runs: list[dict[str, Any]],
+    parent: Parent,
+) -> None:
+    """Warmed up on the table as it is then, for what is read then; every answer is checked."""
+    while warm_ups.due(bound.statement):
+        warm_ups.run(state.peer, bound)
+    runs.extend(_run_once(state.peer, bound, parent) for _ in range(repetitions))
 
 
 def _run_once(peer: Peer, bound: BoundStatement, parent: Parent) -> dict[str, Any]:
     gc.collect()
     pa.default_memory_pool().release_unused()
     os.sync()  # what was written before is not charged to this statement
-    before = _sizes(peer.table_folder)
+    before = sizes(peer.table_folder)
     parent.enter(bound.statement.name)
     started = time.perf_counter()
     facts = peer.run(bound)
@@ -149,8 +187,10 @@ def _run_once(peer: Peer, bound: BoundStatement, parent: Parent) -> dict[str, An
     parent.enter(None)
     facts = peer.settle(facts)
     _check_count(bound, facts)
-    new = {p: size for p, size in _sizes(peer.table_folder).items() if p not in before}
-    data = {path: size for path, size in new.items() if not _metadata(path)}
+    if facts.answer is not None:
+        _check_rows(facts.answer, bound)
+    new = {p: size for p, size in sizes(peer.table_folder).items() if p not in before}
+    data = {path: size for path, size in new.items() if not is_metadata(path)}
     return {
         "seconds": seconds,
         "rows_changed": facts.rows_changed,
@@ -169,31 +209,9 @@ def _check_count(bound: BoundStatement, facts: Facts) -> None:
         )
 
 
-def _check_rows(peer: Peer, bound: BoundStatement) -> None:
-    found = peer.digest()
+def _check_rows(found: Digest, bound: BoundStatement) -> None:
     if found != bound.after:
         raise WrongResultError(f"after {bound.statement.name}: {found}, not {bound.after}")
-
-
-def _restore(peer: Peer, originals: Mapping[Path, int]) -> None:
-    """Back to the first table; data files that nothing refers to now make room."""
-    peer.restore()
-    for path in _sizes(peer.table_folder):
-        if path not in originals and not _metadata(path):
-            path.unlink()
-
-
-def _sizes(folder: Path) -> dict[Path, int]:
-    """The table's files; a catalog database and checksum files are none."""
-    return {
-        path: path.stat().st_size
-        for path in folder.rglob("*")
-        if path.is_file() and not path.name.startswith((_CATALOG, "."))
-    }
-
-
-def _metadata(path: Path) -> bool:
-    return not _METADATA_FOLDERS.isdisjoint(path.parts)
 
 
 def plain(told: Mapping[str, object]) -> dict[str, object]:

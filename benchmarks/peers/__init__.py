@@ -30,10 +30,16 @@ _ICEFLOE = ("benchmarks.peers.icefloe_peer", "IcefloePeer")
 _DELTARS = ("benchmarks.peers.deltars", "DeltaRsPeer")
 _ICEBERG = ("benchmarks.peers.iceberg_peer", "IcebergPeer")
 _PYICEBERG = ("benchmarks.peers.pyiceberg_peer", "PyIcebergPeer")
+_SAIL = ("benchmarks.peers.sail_peer", "SailPeer")
 
 
 def _iceberg(mode: str) -> PeerSpec:
     return PeerSpec(*_ICEBERG, (("mode", mode),), environment=".venv-iceberg")
+
+
+def _sail(table_format: str, mode: str) -> PeerSpec:
+    options = (("table_format", table_format), ("mode", mode))
+    return PeerSpec(*_SAIL, options, environment=".venv-sail")
 
 
 PEERS = {
@@ -44,6 +50,8 @@ PEERS = {
     "deltars": PeerSpec(*_DELTARS),  # as it comes: DELETE writes zstd, all else Snappy
     "deltars-zstd": PeerSpec(*_DELTARS, (("compression", "ZSTD"),)),  # as Iceberg's default is
     "deltars-collected": PeerSpec(*_DELTARS, (("source", "collected"),)),
+    "sail-cow": _sail("delta", "copy-on-write"),
+    "sail-mor": _sail("iceberg", "merge-on-read"),
     "pyiceberg": PeerSpec(*_PYICEBERG, (("update_by", "upsert"),)),
     "pyiceberg-overwrite": PeerSpec(*_PYICEBERG, (("update_by", "overwrite"),)),
 }
@@ -53,5 +61,7 @@ DEFAULT_PEERS = (
     "iceberg-cow",
     "iceberg-mor",
     "deltars",
+    "sail-cow",
+    "sail-mor",
     "pyiceberg",
 )

@@ -14,7 +14,7 @@ from deltalake.table import TableMerger
 from benchmarks.digest import AGGREGATES, Digest
 from benchmarks.merges import ON, OPERATION, Action, Clause, When
 from benchmarks.peers.peer import Facts
-from benchmarks.statements import ASSIGNED_COLUMN, ASSIGNED_EXPRESSION, BoundStatement, Kind
+from benchmarks.statements import BoundStatement, Kind
 
 _TARGET_FILE_BYTES = 2**30
 
@@ -56,13 +56,15 @@ class DeltaRsPeer:
         return None
 
     def run(self, bound: BoundStatement) -> Facts:
+        if bound.statement.kind is Kind.SCAN:
+            return Facts(answer=self.digest(bound.where))
         if bound.statement.kind is Kind.DELETE:
             told = self._table.delete(bound.where, writer_properties=self._writer)
             return Facts(told["num_deleted_rows"], told=told)
         if bound.statement.kind is Kind.MERGE:
             return self._merge(bound)
         told = self._table.update(
-            updates={ASSIGNED_COLUMN: ASSIGNED_EXPRESSION},
+            updates=bound.assignments,
             predicate=bound.where,
             writer_properties=self._writer,
         )
@@ -90,8 +92,11 @@ class DeltaRsPeer:
     def restore(self) -> None:
         self._table.restore(self._base)
 
-    def digest(self) -> Digest:
-        query = f"SELECT {', '.join(AGGREGATES)} FROM t"
+    def live_files(self) -> frozenset[str] | None:
+        return frozenset(Path(uri).name for uri in self._table.file_uris())
+
+    def digest(self, where: str = "") -> Digest:
+        query = f"SELECT {', '.join(AGGREGATES)} FROM t WHERE {where or 'true'}"
         found = pa.table(QueryBuilder().register("t", self._table).execute(query).read_all())
         return Digest(*(int(column[0].as_py()) for column in found.columns))
 

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from benchmarks.digest import AGGREGATES, Digest
 from benchmarks.merges import ON
-from benchmarks.peers.peer import Facts
-from benchmarks.statements import ASSIGNED_COLUMN, ASSIGNED_EXPRESSION, BoundStatement, Kind
+from benchmarks.peers.peer import COPY_ON_WRITE, NOTHING_TO_READ, Facts
+from benchmarks.statements import BoundStatement, Kind
 
 _SPARK = "4.1"
 _RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
@@ -67,16 +67,19 @@ class IcebergPeer:
             self._spark.read.parquet(str(file)).coalesce(1).writeTo(_NAME).append()
         self._base = self._snapshot()[0]
 
-    def reason_to_leave_out(self, _bound: BoundStatement) -> str | None:
+    def reason_to_leave_out(self, bound: BoundStatement) -> str | None:
+        if bound.statement.kind is Kind.SCAN and self._mode == COPY_ON_WRITE:
+            return NOTHING_TO_READ
         return None
 
     def run(self, bound: BoundStatement) -> Facts:
         match bound.statement.kind:
+            case Kind.SCAN:
+                return Facts(answer=self.digest(bound.where))
             case Kind.DELETE:
                 self._spark.sql(f"DELETE FROM {_NAME} WHERE {bound.where}")
             case Kind.UPDATE:
-                assignment = f"{ASSIGNED_COLUMN} = {ASSIGNED_EXPRESSION}"
-                self._spark.sql(f"UPDATE {_NAME} SET {assignment} WHERE {bound.where}")
+                self._spark.sql(f"UPDATE {_NAME} SET {bound.assigned_sql} WHERE {bound.where}")
             case Kind.MERGE:
                 clauses = " ".join(clause.sql for clause in bound.statement.merge.clauses)
                 self._spark.read.parquet(bound.source).createOrReplaceTempView("changes")
@@ -87,6 +90,8 @@ class IcebergPeer:
 
     def settle(self, facts: Facts) -> Facts:
         """Counts are in the snapshot's summary; copy-on-write has none for an UPDATE."""
+        if facts.answer is not None:
+            return facts
         _, operation, summary = self._snapshot()
         told = {**facts.told, "operation": operation, **summary}
         return replace(facts, told=told, rows_changed=_rows_changed(facts, summary))
@@ -98,8 +103,13 @@ class IcebergPeer:
                 f"table => 'db.{_TABLE}', snapshot_id => {self._base})"
             )
 
-    def digest(self) -> Digest:
-        return Digest(*self._spark.table(_NAME).selectExpr(*AGGREGATES).first())
+    def live_files(self) -> frozenset[str] | None:
+        return None  # copy-on-write has no scans
+
+    def digest(self, where: str = "") -> Digest:
+        rows = self._spark.table(_NAME)
+        rows = rows.where(where) if where else rows
+        return Digest(*rows.selectExpr(*AGGREGATES).first())
 
     def versions(self) -> Mapping[str, str]:
         conf = self._spark.sparkContext.getConf()

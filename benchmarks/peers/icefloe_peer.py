@@ -14,8 +14,8 @@ import pyspark
 import icefloe
 from benchmarks.digest import AGGREGATES, Digest
 from benchmarks.merges import ON, Action, Clause, When
-from benchmarks.peers.peer import Facts
-from benchmarks.statements import ASSIGNED_COLUMN, ASSIGNED_EXPRESSION, BoundStatement, Kind
+from benchmarks.peers.peer import COPY_ON_WRITE, NOTHING_TO_READ, Facts
+from benchmarks.statements import BoundStatement, Kind
 
 _ONE_SPLIT_BYTES = "1g"
 _SPLIT_SETTINGS = ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes")
@@ -50,9 +50,13 @@ class IcefloePeer:
     def reason_to_leave_out(self, bound: BoundStatement) -> str | None:
         if bound.statement.kind is Kind.MERGE and not hasattr(icefloe.Table, "merge"):
             return "this version of icefloe has no MERGE"
+        if bound.statement.kind is Kind.SCAN and self._mode == COPY_ON_WRITE:
+            return NOTHING_TO_READ
         return None
 
     def run(self, bound: BoundStatement) -> Facts:
+        if bound.statement.kind is Kind.SCAN:
+            return Facts(answer=self.digest(bound.where))
         statement = self._statement(bound).with_options(mode=self._mode)
         result = statement.execute()
         return Facts(result.total_affected, told=asdict(result))
@@ -62,7 +66,9 @@ class IcefloePeer:
             case Kind.DELETE:
                 return self._table.delete().where(bound.where)
             case Kind.UPDATE:
-                update = self._table.update().set(ASSIGNED_COLUMN, ASSIGNED_EXPRESSION)
+                update = self._table.update()
+                for column, expression in bound.assignments.items():
+                    update = update.set(column, expression)
                 return update.where(bound.where)
         merge = self._table.merge(self._lake.spark.read.parquet(bound.source), on=ON)
         for clause in bound.statement.merge.clauses:
@@ -76,8 +82,12 @@ class IcefloePeer:
         if self._table.snapshot_id != self._base:
             self._table.rollback(self._base)
 
-    def digest(self) -> Digest:
-        return Digest(*self._table.scan().selectExpr(*AGGREGATES).first())
+    def live_files(self) -> frozenset[str] | None:
+        return None  # copy-on-write has no scans
+
+    def digest(self, where: str = "") -> Digest:
+        rows = self._table.scan(where=where or None)
+        return Digest(*rows.selectExpr(*AGGREGATES).first())
 
     def versions(self) -> Mapping[str, str]:
         spark = self._lake.spark

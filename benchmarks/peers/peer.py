@@ -10,6 +10,9 @@ from typing import Protocol
 from benchmarks.digest import Digest
 from benchmarks.statements import BoundStatement
 
+COPY_ON_WRITE = "copy-on-write"
+NOTHING_TO_READ = "copy-on-write leaves no deletes to read: its scan is that of a new table"
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -18,6 +21,7 @@ class Facts:
     rows_changed: int | None = None
     bytes_read: int | None = None
     told: Mapping[str, object] = field(default_factory=dict)  # its own figures, as they are
+    answer: Digest | None = None  # of a scan
 
 
 class Peer(Protocol):
@@ -48,8 +52,15 @@ class Peer(Protocol):
         """Bring the table back to what `setup` made."""
         ...
 
-    def digest(self) -> Digest:
-        """The digest of the rows as this engine reads them now."""
+    def live_files(self) -> frozenset[str] | None:
+        """Names of the data files that the table has now, of a peer that rewrites files.
+
+        None where few bytes are left behind by a statement, as by merge-on-read.
+        """
+        ...
+
+    def digest(self, where: str = "") -> Digest:
+        """The digest of all rows or some, as this engine reads them now; a scan is just this."""
         ...
 
     def versions(self) -> Mapping[str, str]:

@@ -8,15 +8,16 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.catalog import load_catalog
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table import Table
 
+from benchmarks.data import assigned
 from benchmarks.digest import COLUMNS, Digest, digest_of
 from benchmarks.merges import INSERT_ONLY, KEY, UPSERT
 from benchmarks.peers.peer import Facts
-from benchmarks.statements import ASSIGNED_COLUMN, BoundStatement, Kind
+from benchmarks.statements import BoundStatement, Kind
 
 _UPSERT_ROWS = 50_000  # seconds grow with the rows: 40,000 took 12 s on a busy machine
 
@@ -51,6 +52,9 @@ class PyIcebergPeer:
     def reason_to_leave_out(self, bound: BoundStatement) -> str | None:
         if bound.statement.kind is Kind.DELETE:
             return None
+        if bound.statement.kind is Kind.SCAN:
+            rows = bound.rows_changed // bound.statement.statements_before
+            return _too_many(rows) if rows > _UPSERT_ROWS else None
         if bound.statement.kind is Kind.MERGE:
             return _reason_to_leave_out_merge(bound)
         if self._update_by == "overwrite" or bound.rows_changed <= _UPSERT_ROWS:
@@ -58,12 +62,14 @@ class PyIcebergPeer:
         return f"PyIceberg has no UPDATE, and {_too_many(bound.rows_changed)}"
 
     def run(self, bound: BoundStatement) -> Facts:
+        if bound.statement.kind is Kind.SCAN:
+            return Facts(answer=self.digest(bound.where))
         if bound.statement.kind is Kind.DELETE:
             self._table.delete(bound.where)
             return Facts()
         if bound.statement.kind is Kind.MERGE:
             return self._upsert(bound)
-        rows = _with_value_added(self._table.scan(bound.where).to_arrow())
+        rows = _assigned(self._table.scan(bound.where).to_arrow(), bound)
         if self._update_by == "overwrite":
             self._table.overwrite(rows, overwrite_filter=bound.where)
             return Facts(rows.num_rows)
@@ -80,7 +86,7 @@ class PyIcebergPeer:
 
     def settle(self, facts: Facts) -> Facts:
         """A delete tells no count: the totals of the snapshots do."""
-        if facts.rows_changed is not None:
+        if facts.rows_changed is not None or facts.answer is not None:
             return facts
         before, after = self._total_rows(self._base), self._total_rows(self._snapshot_id)
         return replace(facts, rows_changed=before - after)
@@ -90,8 +96,11 @@ class PyIcebergPeer:
             self._table.manage_snapshots().rollback_to_snapshot(self._base).commit()
             self._table.refresh()
 
-    def digest(self) -> Digest:
-        scan = self._table.scan(selected_fields=COLUMNS)
+    def live_files(self) -> frozenset[str] | None:
+        return frozenset(Path(task.file.file_path).name for task in self._table.scan().plan_files())
+
+    def digest(self, where: str = "") -> Digest:
+        scan = self._table.scan(where or AlwaysTrue(), selected_fields=COLUMNS)
         return digest_of(scan.to_arrow_batch_reader())
 
     def versions(self) -> Mapping[str, str]:
@@ -124,6 +133,8 @@ def _too_many(rows: int) -> str:
     return f"its upsert is slow: {rows:,} rows are more than the {_UPSERT_ROWS:,} that are tried"
 
 
-def _with_value_added(rows: pa.Table) -> pa.Table:
-    index = rows.schema.get_field_index(ASSIGNED_COLUMN)
-    return rows.set_column(index, rows.schema.field(index), pc.add(rows.column(index), 1))
+def _assigned(rows: pa.Table, bound: BoundStatement) -> pa.Table:
+    for name in bound.assignments:
+        index = rows.schema.get_field_index(name)
+        rows = rows.set_column(index, rows.schema.field(index), assigned(rows.column(index)))
+    return rows

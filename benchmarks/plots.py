@@ -1,0 +1,230 @@
+"""Results as bar charts: seconds per statement and peer, one SVG for each kind of statement.
+
+python -m benchmarks.plots --into docs/images benchmarks/results/*.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+from benchmarks.titles import kinds_of, plot_name, title
+
+_COLOURS = {
+    "icefloe-cow": "#0b5fa5",
+    "icefloe-mor": "#56b4e9",
+    "iceberg-cow": "#b35900",
+    "iceberg-mor": "#f0a030",
+    "deltars": "#009e73",
+    "pyiceberg": "#cc79a7",
+    "sail-cow": "#5c5c5c",
+    "sail-mor": "#a8a8a8",
+}
+_OTHER_COLOUR = "#8c6d31"
+
+_WIDTH = 900
+_LEFT = 270  # room for the statements' names
+_RIGHT = 90  # room for the number behind the longest bar
+_BAR = 13
+_GAP = 14  # between statements
+_LEGEND_ROW = 20
+_LEGEND_COLUMN = 150
+_LETTERS = 38  # of a statement's name on one line
+_STEPS = (1, 2, 5)
+_LEFT_OUT = "left out"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One peer at one statement; without seconds, why there are none."""
+
+    peer: str
+    seconds: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One statement."""
+
+    title: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Seconds on a logarithmic scale."""
+
+    low: float
+    high: float
+
+    def x(self, seconds: float) -> float:
+        """Where a time is, in pixels from the left."""
+        part = math.log(seconds / self.low) / math.log(self.high / self.low)
+        return _LEFT + part * (_WIDTH - _LEFT - _RIGHT)
+
+    def ticks(self) -> Iterator[float]:
+        """1, 2 and 5 times powers of ten."""
+        for power in range(-4, 6):
+            for step in _STEPS:
+                tick = step * 10.0**power
+                if self.low <= tick * 1.0001 and tick <= self.high * 1.0001:
+                    yield tick
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.plots", description=__doc__)
+    parser.add_argument("results", nargs="+", type=Path)
+    parser.add_argument("--into", type=Path, required=True, help="folder of the plots")
+    args = parser.parse_args(arguments)
+    args.into.mkdir(parents=True, exist_ok=True)
+    for path in args.results:
+        document = json.loads(path.read_text())
+        for kind in kinds_of(document) if "statements" in document else ():
+            drawn = plot(document, kind)
+            if drawn is not None:
+                (args.into / plot_name(document, kind)).write_text(drawn)
+    return 0
+
+
+def plot(document: dict[str, Any], kind: str) -> str | None:
+    """One chart as SVG; None when no peer has a result."""
+    groups = _groups(document, kind)
+    times = [bar.seconds for group in groups for bar in group.bars if bar.seconds]
+    if not times:
+        return None
+    axis = Axis(_step_below(min(times) / 1.3), _step_above(max(times)))
+    peers = [bar.peer for bar in groups[0].bars]
+    size = document["size"]
+    heading = (
+        f"{document['name']}: {kind} statements, seconds (logarithmic; shorter is better). "
+        f"{size['rows']:,} rows, {size['columns']} columns"
+    )
+    columns = (_WIDTH - 20) // _LEGEND_COLUMN
+    top = 40 + _LEGEND_ROW * math.ceil(len(peers) / columns) + 8
+    bottom = top + sum(_height(group) for group in groups)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{bottom + 40}" '
+        f'viewBox="0 0 {_WIDTH} {bottom + 40}" font-family="sans-serif" font-size="12">',
+        f"<title>{escape(heading)}</title>",
+        f'<rect width="{_WIDTH}" height="{bottom + 40}" fill="white"/>',
+        _text(10, 22, heading, size=14),
+        *_legend(peers, columns),
+        *_grid(axis, top, bottom),
+    ]
+    y = float(top)
+    for group in groups:
+        parts += _group(group, y, axis)
+        y += _height(group)
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _groups(document: dict[str, Any], kind: str) -> list[Group]:
+    """A peer that all of the statements leave out has no place."""
+    chosen = [b["statement"] for b in document["statements"] if b["statement"]["kind"] == kind]
+    names = {statement["name"] for statement in chosen}
+    peers = [
+        peer
+        for peer in document["peers"]
+        if any(
+            r["statement"] in names and r["status"] != _LEFT_OUT for r in peer.get("results", ())
+        )
+    ]
+    return [
+        Group(title(statement), tuple(_bar(peer, statement["name"]) for peer in peers))
+        for statement in chosen
+    ]
+
+
+def _bar(peer: dict[str, Any], statement: str) -> Bar:
+    found = next((r for r in peer["results"] if r["statement"] == statement), None)
+    if found is None:
+        return Bar(peer["name"], None, "not run")
+    if found["status"] != "ok":
+        return Bar(peer["name"], None, found["status"])
+    return Bar(peer["name"], found["best_seconds"])
+
+
+def _height(group: Group) -> int:
+    return _BAR * max(len(group.bars), len(_lines(group.title))) + _GAP
+
+
+def _legend(peers: Sequence[str], columns: int) -> Iterator[str]:
+    for number, peer in enumerate(peers):
+        x = 10 + _LEGEND_COLUMN * (number % columns)
+        y = 36 + _LEGEND_ROW * (number // columns)
+        yield f'<rect x="{x}" y="{y}" width="12" height="12" fill="{_colour(peer)}"/>'
+        yield _text(x + 18, y + 10, peer)
+
+
+def _grid(axis: Axis, top: int, bottom: int) -> Iterator[str]:
+    for tick in axis.ticks():
+        x = axis.x(tick)
+        yield f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{bottom}" stroke="#dddddd"/>'
+        yield _text(x, bottom + 16, f"{tick:g}", anchor="middle")
+    middle = (_LEFT + _WIDTH - _RIGHT) / 2
+    yield _text(middle, bottom + 34, "seconds, best of the repetitions", anchor="middle")
+
+
+def _group(group: Group, y: float, axis: Axis) -> Iterator[str]:
+    lines = _lines(group.title)
+    middle = y + _BAR * len(group.bars) / 2
+    for number, line in enumerate(lines):
+        offset = (number - (len(lines) - 1) / 2) * 14 + 4
+        yield _text(_LEFT - 10, middle + offset, line, anchor="end")
+    for number, bar in enumerate(group.bars):
+        top = y + number * _BAR
+        if bar.seconds is None:
+            yield _text(_LEFT + 4, top + 10, f"{bar.peer} {bar.note}", size=10, colour="#777777")
+            continue
+        width = axis.x(bar.seconds) - _LEFT
+        yield (
+            f'<rect x="{_LEFT}" y="{top:g}" width="{width:.1f}" height="{_BAR - 1}" '
+            f'fill="{_colour(bar.peer)}"/>'
+        )
+        yield _text(_LEFT + width + 4, top + 10, f"{bar.seconds:.2f}", size=10)
+
+
+def _lines(text: str) -> list[str]:
+    lines = [""]
+    for word in text.replace(" %", "\u00a0%").split(" "):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > _LETTERS:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
+
+
+def _text(
+    x: float, y: float, text: str, *, size: int = 12, anchor: str = "start", colour: str = "#222222"
+) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" '
+        f'fill="{colour}">{escape(text)}</text>'
+    )
+
+
+def _colour(peer: str) -> str:
+    return _COLOURS.get(peer, _OTHER_COLOUR)
+
+
+def _step_below(seconds: float) -> float:
+    power = math.floor(math.log10(seconds))
+    return max(step * 10.0**power for step in _STEPS if step * 10.0**power <= seconds)
+
+
+def _step_above(seconds: float) -> float:
+    power = math.floor(math.log10(seconds))
+    steps = [*(step * 10.0**power for step in _STEPS), 10.0 ** (power + 1)]
+    return min(step for step in steps if step >= seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

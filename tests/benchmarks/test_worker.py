@@ -1,0 +1,163 @@
+"""What happens to a peer's table between statements, and a whole run without Spark."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import run
+from benchmarks.digest import Digest
+from benchmarks.statements import STATEMENTS, BoundStatement, Kind, Placement, Statement
+from benchmarks.table_state import TableState, WarmUps
+
+BY_NAME = {statement.name: statement for statement in STATEMENTS}
+BEFORE = [
+    BoundStatement(Statement(f"before-{n}", Kind.DELETE, 0.1, Placement.SPREAD), 1, Digest())
+    for n in range(50)
+]
+
+
+class RecordingPeer:
+    """Notes what is asked of it; every statement writes a file."""
+
+    def __init__(self, folder):
+        self.table_folder = folder
+        self.calls = []
+        self.live = None
+        (folder / "first.parquet").touch()
+        (folder / "metadata").mkdir()
+
+    def run(self, bound):
+        self.calls.append(bound.statement.name)
+        for name in (f"{len(self.calls)}.parquet", f"metadata/{len(self.calls)}.json"):
+            (self.table_folder / name).touch()
+
+    def restore(self):
+        self.calls.append("restore")
+
+    def live_files(self):
+        return self.live
+
+
+class Silent:
+    def tell(self, event, **facts):
+        pass
+
+
+@pytest.fixture
+def peer(tmp_path):
+    return RecordingPeer(tmp_path)
+
+
+@pytest.fixture
+def state(peer):
+    return TableState(peer, BEFORE, Silent())
+
+
+def test_a_state_is_built_upon_the_one_before(state, peer):
+    state.bring_to(BY_NAME["scan-after-1"])
+    state.bring_to(BY_NAME["scan-part-after-1"])
+    state.bring_to(BY_NAME["scan-after-10"])
+
+    assert peer.calls == [f"before-{n}" for n in range(10)]
+
+
+def test_a_state_that_lies_behind_is_reached_from_the_first_table(state, peer):
+    state.bring_to(BY_NAME["scan-after-10"])
+    peer.calls.clear()
+
+    state.bring_to(BY_NAME["scan-after-1"])
+    state.bring_to(BY_NAME["delete-1-spread"])
+
+    assert peer.calls == ["restore", "before-0", "restore"]
+
+
+def test_restoring_removes_data_files_but_keeps_metadata(state, peer):
+    state.bring_to(BY_NAME["scan-after-1"])
+
+    state.restore()
+
+    left = {str(p.relative_to(peer.table_folder)) for p in peer.table_folder.rglob("*.*")}
+    assert left == {"first.parquet", "metadata/1.json"}
+
+
+def files_of(peer):
+    return {str(p.relative_to(peer.table_folder)) for p in peer.table_folder.rglob("*.parquet")}
+
+
+def test_files_that_a_statement_before_left_behind_make_room(state, peer):
+    peer.live = frozenset({"10.parquet"})
+
+    state.bring_to(BY_NAME["scan-after-10"])
+
+    assert files_of(peer) == {"first.parquet", "10.parquet"}
+
+
+def test_files_stay_when_the_peer_does_not_tell_which_it_needs(state, peer):
+    state.bring_to(BY_NAME["scan-after-1"])
+
+    assert files_of(peer) == {"first.parquet", "1.parquet"}
+
+
+@pytest.mark.parametrize(("most", "most_s", "expected"), [(3, 60, 3), (3, 0.0, 0), (0, 60, 0)])
+def test_warm_ups_are_limited_by_number_and_time(most, most_s, expected, peer):
+    warm_ups = WarmUps(most, most_s)
+    bound = BoundStatement(BY_NAME["delete-1-spread"], 1, Digest())
+
+    while warm_ups.due(bound.statement):
+        warm_ups.run(peer, bound)
+
+    assert warm_ups.done(BY_NAME["delete-10-clustered"]) == expected == len(peer.calls)
+    assert warm_ups.done(BY_NAME["scan-after-1"]) == 0
+
+
+def test_a_slow_kind_is_not_warmed_up_again(peer, monkeypatch):
+    clock = iter(range(0, 1000, 40))
+    monkeypatch.setattr("benchmarks.table_state.time.perf_counter", lambda: next(clock))
+    warm_ups = WarmUps(5, 60)
+    bound = BoundStatement(BY_NAME["update-1-spread"], 1, Digest())
+
+    while warm_ups.due(bound.statement):
+        warm_ups.run(peer, bound)
+
+    assert warm_ups.done(bound.statement) == 2
+
+
+@pytest.mark.parametrize("peer", ["deltars", pytest.param("pyiceberg", marks=pytest.mark.slow)])
+def test_a_run_with_a_peer_that_needs_no_spark(peer, tmp_path):
+    output = tmp_path / "result.json"
+    names = ["delete-1-spread", "update-all-1-spread", "merge-upsert-1-spread", "scan-after-10"]
+    options = f"--rows 8000 --peers {peer} --repetitions 1 --warm-ups 1 --output {output}"
+
+    status = run.main([*options.split(), "--statements", *names])
+
+    found = json.loads(output.read_text())
+    (told,) = found["peers"]
+    assert status == 0
+    assert [r["statement"] for r in told["results"]] == names
+    assert {(r["status"], r["warm_ups"]) for r in told["results"]} == {("ok", 1)}
+    assert told["results"][3]["runs"][0]["bytes_written"] == 0
+    assert [b["statement"]["statements_before"] for b in found["statements"]] == [0, 0, 0, 10]
+
+
+def test_goals_are_a_choice_of_statements(tmp_path, capsys):
+    output = tmp_path / "result.json"
+    options = f"--rows 800 --peers sail-cow --python sail-cow={tmp_path}/none --statements goals"
+
+    status = run.main([*options.split(), "--output", str(output)])
+
+    found = json.loads(output.read_text())
+    assert status == 0
+    assert found["peers"][0]["status"] == "left out"
+    assert "make .venv-sail/.installed" in found["peers"][0]["reason"]
+    assert {b["statement"]["name"] for b in found["statements"]} == {
+        "delete-1-spread",
+        "delete-1-clustered",
+        "update-1-spread",
+        "update-10-spread",
+        "merge-upsert-1-spread",
+        "merge-upsert-1-clustered",
+        "scan-after-10",
+        "scan-part-after-10",
+    }
