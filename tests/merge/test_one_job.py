@@ -83,7 +83,8 @@ def test_new_rows_of_a_large_source_are_spread_over_tasks(table_of, shuffled, mo
     table.append(spark.sql("SELECT id, 0 AS n FROM range(1000)").coalesce(1))
 
     source = spark.sql("SELECT id, id AS n FROM range(500, 3000)")
-    with held(spark, "spark.sql.adaptive.coalescePartitions.enabled", "false"):
+    apart = held(spark, "spark.sql.adaptive.coalescePartitions.enabled", "false")
+    with apart, held(spark, "spark.sql.shuffle.partitions", "8"):
         result = table.upsert(source, on=["id"]).execute()
 
     assert (result.rows_updated, result.rows_inserted, result.rows_copied) == (500, 2000, 500)
