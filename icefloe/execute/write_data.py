@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,7 +71,12 @@ def write_data(
         changes,
         (columns.OUTSIDE, tuple(predicates)) if predicates else None,
     )
-    results = run_task(rows, task)
+    return written_rows(state, run_task(rows, task))
+
+
+def written_rows(state: TableState, results: Sequence[Mapping[str, Any]]) -> WrittenRows:
+    """What writing tasks told, as files of the table's current spec and sort order."""
+    spec = state.metadata.spec()
     known = leaves(state.schema)
     order = state.metadata.default_sort_order_id
     return WrittenRows(
@@ -169,7 +174,7 @@ def _laid_out(
         rows = rows.hint("rebalance", *names)
     elif gather:
         rows = rows.hint("rebalance")
-    order = _sort_columns(state)
+    order = sort_columns(state)
     if names or order:
         rows = rows.sortWithinPartitions(*[F.col(name) for name in names], *order)
     carried = [
@@ -178,7 +183,8 @@ def _laid_out(
     return rows.select(*carried, *names, *told)
 
 
-def _sort_columns(state: TableState) -> list[Column]:
+def sort_columns(state: TableState) -> list[Column]:
+    """What the table's sort order sorts by; empty where it has none."""
     fields = state.metadata.sort_order().fields
     spec = PartitionSpec(
         *(
