@@ -103,7 +103,8 @@ def test_equality_deletes_go_with_the_rows_they_hit(table_of, lake, partitioned)
     result = table.compact()
 
     assert rows(table) == before
-    assert (result.rows_copied, delete_files(table)) == (4, [])
+    alone = 1 if partitioned else 0  # the file of a partition without deletes
+    assert (result.rows_copied, delete_files(table)) == (4 - alone, [])
     assert result.delete_files_removed == 1
     assert read_duckdb(table) == before
     assert table.compact().snapshot_id is None
