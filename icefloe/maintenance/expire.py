@@ -23,7 +23,7 @@ from icefloe.commit.expiring import remove_snapshots
 from icefloe.commit.retry import LostRaceError, with_retries
 from icefloe.commit.swap import load_table
 from icefloe.errors import ConflictError, IcefloeError, StatementError, StorageError
-from icefloe.maintenance.garbage import refuse_without_gc
+from icefloe.maintenance.garbage import refuse_to_collect
 from icefloe.maintenance.reach import Files, Kind, Reach, no_longer_reached
 from icefloe.maintenance.retention import Expired, Limits, expired
 from icefloe.metadata.state import TableState, state_of
@@ -46,7 +46,7 @@ def expire_snapshots(
     """Forget old snapshots and refs, then delete the files that only they reached."""
     started = time.monotonic()
     _refuse(retain_last, older_than)
-    refuse_without_gc(state, "expire_snapshots")
+    refuse_to_collect(catalog, state, "expire_snapshots")
     try:
         done = with_retries(
             lambda _number: _commit(catalog, state.name, older_than, retain_last),
@@ -80,7 +80,7 @@ def _commit(catalog: Catalog, name: str, older_than: datetime | None, retain_las
     """One try, judged on the table as it is now; nothing happens where files cannot be told."""
     table = load_table(catalog, name)
     state = state_of(table, name)
-    refuse_without_gc(state, "expire_snapshots")
+    refuse_to_collect(catalog, state, "expire_snapshots")
     before = state.metadata
     moment = None if older_than is None else int(older_than.astimezone(UTC).timestamp() * 1000)
     limits = Limits.of(state.settings, int(time.time() * 1000), moment, retain_last)

@@ -18,7 +18,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from icefloe.errors import StatementError, StorageError
 from icefloe.maintenance.folders import Neighbours, folders_of, neighbours
-from icefloe.maintenance.garbage import refuse_without_gc
+from icefloe.maintenance.garbage import refuse_to_collect
 from icefloe.maintenance.names import Name, name_of
 from icefloe.maintenance.reach import everything
 from icefloe.metadata.state import TableState, state_of
@@ -56,12 +56,12 @@ def remove_orphans(
     if older_than is not None and not isinstance(older_than, datetime):
         raise StatementError(f"older_than is {older_than!r}: use a datetime.")
     moment = (older_than or datetime.now(UTC) - _AGE).astimezone(UTC)
-    refuse_without_gc(state, "remove_orphans")
+    refuse_to_collect(catalog, state, "remove_orphans")
     folders = folders_of(state.metadata)
     listed = [file for folder in folders for file in _listed(state, folder)]
     table = read_table()
     now = state_of(table, state.name)
-    refuse_without_gc(now, "remove_orphans")
+    refuse_to_collect(catalog, now, "remove_orphans")
     if folders_of(now.metadata) != folders:
         raise StorageError(f"The folders of {state.name} were changed meanwhile. Run it again.")
     others = neighbours(catalog, now)

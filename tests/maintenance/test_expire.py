@@ -346,3 +346,11 @@ def test_an_empty_table_has_nothing_to_expire(table_of):
     assert table.expire_snapshots(older_than=now()).snapshots_kept == 0
     assert table.remove_orphans(older_than=now()).files == ()
     assert table.rewrite_manifests().snapshot_id is None
+
+
+def test_a_catalog_that_tells_some_snapshots_only_is_refused(table, lake, monkeypatch):
+    """Files of the others would look as if nobody needed them."""
+    monkeypatch.setitem(lake.catalog.properties, "snapshot-loading-mode", "refs")
+    for call in (table.expire_snapshots, table.remove_orphans):
+        with pytest.raises(UnsupportedTableError, match=r"some snapshots only.*= all"):
+            call()

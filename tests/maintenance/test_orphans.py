@@ -10,6 +10,7 @@ from urllib.parse import urlparse
 import pytest
 from leftovers import leftovers
 from pyiceberg.schema import Schema
+from pyiceberg.table.update import SetLocationUpdate
 from pyiceberg.types import LongType, NestedField
 from tables import data_files, rows
 
@@ -101,16 +102,17 @@ def test_other_spellings_of_the_same_place(lake, tmp_path, spelling):
     lake.catalog.create_table("odd.t", schema, location=f"file://{place}")
     table = lake.table("odd.t")
     table.append([{"id": 1}])
-    iceberg = table.iceberg
-    moved = iceberg.metadata.model_copy(update={"location": location})
-    lake.catalog._write_metadata(moved, iceberg.io, iceberg.metadata_location, overwrite=True)
+    lake.catalog.commit_table(table.iceberg, (), (SetLocationUpdate(location=location),))
     assert table.location == location
     gone = stray(place / "data", "s t%20u.parquet")
 
     assert [Path(f).name for f in table.remove_orphans(dry_run=False).files] == [gone.name]
     assert not gone.exists()
     assert len(table.remove_orphans(older_than=now()).files) == 0
-    assert rows(table) == [(1,)]
+    table.append([{"id": 2}])
+    assert len(table.remove_orphans(older_than=now()).files) == 0
+    assert len(table.expire_snapshots(older_than=now()).snapshots_expired) == 1
+    assert rows(table) == [(1,), (2,)]
 
 
 def test_names_are_compared_in_one_form():
