@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchIcebergTableError, NoSuchTableError
+from pyiceberg.exceptions import (
+    NoSuchIcebergTableError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+)
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Identifier
@@ -14,7 +18,6 @@ from pyiceberg.typedef import Identifier
 from icefloe.errors import StorageError, UnsupportedTableError
 from icefloe.maintenance.names import Name, name_of
 from icefloe.maintenance.reach import everything
-from icefloe.metadata.state import TableState
 
 # Where writers put files when told so; the last two are old names of the first.
 _PATHS = (
@@ -45,23 +48,24 @@ def folders_of(metadata: TableMetadata) -> list[str]:
     ]
 
 
-def neighbours(catalog: Catalog, state: TableState) -> Neighbours:
+def neighbours(catalog: Catalog, table: IcebergTable) -> Neighbours:
     """Other tables in or around the folders of a table; refuses a folder that two tables share."""
-    own = [name_of(folder) for folder in folders_of(state.metadata)]
-    _refuse_warehouse(catalog, state.name, own)
+    own = [name_of(folder) for folder in folders_of(table.metadata)]
+    name = ".".join(table.name())
+    _refuse_warehouse(catalog, name, own)
     inside: set[Name] = set()
     files: set[Name] = set()
-    for other in _others(catalog, state.name):
+    for other in _others(catalog, table.name()):
         theirs = {name_of(folder) for folder in folders_of(other.metadata)}
         home = name_of(other.metadata.location)
-        if home == name_of(state.metadata.location) or theirs & set(own):
+        if home == name_of(table.metadata.location) or theirs & set(own):
             raise UnsupportedTableError(
-                f"{state.name} and {'.'.join(other.name())} have a folder in common "
+                f"{name} and {'.'.join(other.name())} have a folder in common "
                 f"({other.metadata.location}): nobody can tell whose the files in it are. Nothing "
                 "was deleted."
             )
-        inside |= {name for name in (*theirs, home) if any(f.holds(name) for f in own)}
-        if any(name.holds(folder) for name in theirs for folder in own):
+        inside |= {place for place in (*theirs, home) if any(f.holds(place) for f in own)}
+        if any(place.holds(folder) for place in theirs for folder in own):
             files |= everything(other.metadata, other.io)
             files.add(name_of(other.metadata_location))
     return Neighbours(tuple(inside), frozenset(files))
@@ -82,9 +86,17 @@ def _refuse_warehouse(catalog: Catalog, name: str, own: list[Name]) -> None:
             )
 
 
-def _others(catalog: Catalog, name: str) -> Iterator[IcebergTable]:
-    for identifier in _tables(catalog):
-        if ".".join(identifier) == name:
+def _others(catalog: Catalog, own: Identifier) -> Iterator[IcebergTable]:
+    name = ".".join(own)
+    try:
+        known = list(_tables(catalog))
+    except Exception as error:
+        raise StorageError(
+            f"The tables of the catalog {catalog.name!r} cannot be listed ({error}), so nobody can "
+            f"tell whose files lie among those of {name}. Nothing was deleted."
+        ) from error
+    for identifier in known:
+        if identifier == own:
             continue
         try:
             yield catalog.load_table(identifier)
@@ -98,7 +110,11 @@ def _others(catalog: Catalog, name: str) -> Iterator[IcebergTable]:
 
 
 def _tables(catalog: Catalog, within: Identifier = ()) -> Iterator[Identifier]:
-    for namespace in catalog.list_namespaces(within):
+    try:
+        namespaces = catalog.list_namespaces(within)
+    except NoSuchNamespaceError:
+        return  # dropped meanwhile, or the catalog knows no namespaces inside others
+    for namespace in namespaces:
         yield from catalog.list_tables(namespace)
         if len(namespace) > len(within):
             yield from _tables(catalog, namespace)

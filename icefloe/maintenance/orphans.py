@@ -6,13 +6,14 @@ any doubt about whether two names mean one file, nothing is deleted.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
+from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 
@@ -64,7 +65,7 @@ def remove_orphans(
     refuse_to_collect(catalog, now, "remove_orphans")
     if folders_of(now.metadata) != folders:
         raise StorageError(f"The folders of {state.name} were changed meanwhile. Run it again.")
-    others = neighbours(catalog, now)
+    others = neighbours(catalog, table)
     unknown = _unknown(listed, _reached(table, others), [name_of(f) for f in folders], others)
     old = [file for file in unknown if file.changed is not None and file.changed < moment]
     failed = [] if dry_run else _delete(old)
@@ -130,6 +131,7 @@ def _unknown(
         if file.name not in known
         and file.name.decoded not in known
         and not _is_left_alone(file.relative)
+        and not _is_linked(file)
         and not any(folder.holds(file.name) for folder in others.folders)
     ]
     elsewhere = [n for n in reached if not any(folder.holds(n) for folder in folders)]
@@ -154,6 +156,14 @@ def _is_left_alone(relative: str) -> bool:
     *above, last = relative.split("/")
     hidden = any(part.startswith((".", "_")) and "=" not in part for part in above)
     return hidden or last.startswith((".", "_")) or last == _VERSION_HINT
+
+
+def _is_linked(file: _Listed) -> bool:
+    """Whether a symbolic link leads there: what is behind it is not in the table's folder."""
+    if not isinstance(file.filesystem, LocalFileSystem):
+        return False
+    base = os.path.realpath(file.path.removesuffix(f"/{file.relative}"))
+    return os.path.realpath(file.path) != f"{base}/{file.relative}"
 
 
 def _delete(files: Sequence[_Listed]) -> list[str]:

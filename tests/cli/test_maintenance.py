@@ -126,7 +126,9 @@ def program(folder: Path, *arguments: str, **environment: str) -> subprocess.Com
     )
 
 
-@pytest.mark.parametrize("configured", ["file", "environment"])
+@pytest.mark.parametrize(
+    "configured", ["file", pytest.param("environment", marks=pytest.mark.slow)]
+)
 def test_a_catalog_by_its_name(folder, tmp_path, configured):
     """The catalog is that of the lake's folder, called as it is there."""
     uri, warehouse = f"sqlite:///{folder}/catalog.db", f"file://{folder}"
@@ -144,6 +146,7 @@ def test_a_catalog_by_its_name(folder, tmp_path, configured):
     assert (told.stdout, told.returncode) == ("orphans: nothing to remove\n", 0)
 
 
+@pytest.mark.slow
 def test_a_catalog_that_nobody_configured(tmp_path):
     told = program(tmp_path, "--catalog", "nowhere", "tables", PYICEBERG_HOME=str(tmp_path))
     assert (told.returncode, told.stdout) == (1, "")

@@ -68,6 +68,7 @@ def test_compacting_twice_does_nothing_the_second_time(table_of):
     assert stored_files(table) == stored
 
 
+@pytest.mark.slow
 def test_a_lone_small_file_and_an_empty_table_are_left_alone(table_of):
     table = table_of(SCHEMA)
     assert table.compact().snapshot_id is None
@@ -90,7 +91,9 @@ def test_new_files_are_as_old_as_what_was_read(table_of, lake):
     assert 4 not in {r[0] for r in rows(table)}
 
 
-@pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize(
+    "partitioned", [pytest.param(False, marks=pytest.mark.slow), True], ids=["all", "partitioned"]
+)
 def test_equality_deletes_go_with_the_rows_they_hit(table_of, lake, partitioned):
     """Rows that come again after a delete by value stay; the delete goes once nothing needs it."""
     table = table_of(SCHEMA, BATCHES[0], partition_by=("region",) if partitioned else ())
@@ -132,6 +135,7 @@ def test_deletes_that_other_files_need_stay(table_of, lake):
     assert rows(table, "id") == [(11,)]
 
 
+@pytest.mark.slow
 def test_a_file_without_live_rows_goes(table_of, lake):
     table = table_of(SCHEMA, [row(1)], [row(2)])
     publish(lake, table, deletes=[equality_delete(table, [{"id": 1}, {"id": 2}])])
@@ -141,7 +145,9 @@ def test_a_file_without_live_rows_goes(table_of, lake):
     assert rows(table) == []
 
 
-@pytest.mark.parametrize("kind", ["text", "column", "subquery"])
+@pytest.mark.parametrize(
+    "kind", ["text", "column", pytest.param("subquery", marks=pytest.mark.slow)]
+)
 def test_where_takes_whole_files_that_hold_such_rows(table_of, kind):
     table = table_of(SCHEMA, *BATCHES, partition_by=("region",))
     before = rows(table)
@@ -220,16 +226,26 @@ def test_the_tables_sort_order_is_applied(table_of):
     assert file.file.sort_order_id == table.iceberg.sort_order().order_id == 1
 
 
-def test_an_append_meanwhile_is_no_conflict(table_of, other, meanwhile):
+def test_an_append_meanwhile_is_no_conflict(table_of, other, before_swap):
     table = table_of(SCHEMA, *BATCHES)
-    meanwhile(lambda: other.table(table.name).append([row(50)]))
+    before_swap(lambda: other.table(table.name).append([row(50)]))
     table.compact()
     assert len(data_files(table)) == 2
     assert table.count() == 10
     assert leftovers(table) == set()
 
 
-def test_rows_deleted_meanwhile_never_come_back(table_of, other, meanwhile, mode):
+@pytest.mark.parametrize(
+    ("moment", "mode"),
+    [
+        ("before_commit", "merge-on-read"),
+        ("before_swap", "copy-on-write"),
+        pytest.param("before_commit", "copy-on-write", marks=pytest.mark.slow),
+        pytest.param("before_swap", "merge-on-read", marks=pytest.mark.slow),
+    ],
+)
+def test_rows_deleted_meanwhile_never_come_back(table_of, other, request, moment, mode):
+    meanwhile = request.getfixturevalue(moment)
     table = table_of(SCHEMA, *BATCHES, mode=mode)
     meanwhile(lambda: other.table(table.name).delete().where("id = 4").execute())
 
@@ -244,6 +260,7 @@ def test_rows_deleted_meanwhile_never_come_back(table_of, other, meanwhile, mode
     assert table.count() == 8
 
 
+@pytest.mark.parametrize("partition_by", [pytest.param((), marks=pytest.mark.slow), ("region",)])
 def test_a_delete_by_value_meanwhile_applies_to_the_new_files(
     table_of, lake, before_commit, partition_by
 ):
@@ -272,6 +289,7 @@ def test_a_delete_by_value_of_an_old_partition_does_not_follow_rows_into_the_new
     assert leftovers(table) == set()
 
 
+@pytest.mark.slow
 def test_a_table_of_format_version_1_is_compacted(table_of):
     table = table_of(SCHEMA, *BATCHES, mode="copy-on-write", format_version=1)
     before = rows(table)
@@ -283,6 +301,7 @@ def test_a_table_of_format_version_1_is_compacted(table_of):
     assert table.count() == 10
 
 
+@pytest.mark.slow
 def test_statements_after_a_compaction_and_conflicts_with_one(table_of, other, before_commit, mode):
     """Another writer's compaction is no news to an append, and a conflict for a row change."""
     table = table_of(SCHEMA, *BATCHES, mode=mode)
@@ -294,6 +313,7 @@ def test_statements_after_a_compaction_and_conflicts_with_one(table_of, other, b
     assert rows(table, "n", where="id = 1") == [(1,)]
 
 
+@pytest.mark.slow
 def test_a_failed_compaction_leaves_nothing(table_of):
     table = table_of(SCHEMA, *BATCHES)
     (broken, *_) = data_files(table)

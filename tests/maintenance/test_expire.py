@@ -130,6 +130,20 @@ def test_refs_that_are_too_old_go_but_never_main(table):
     assert rows(table, "id") == [(2,), (3,)]
 
 
+def test_a_moment_whose_snapshot_is_gone_is_not_another_ones(table):
+    """The tag keeps the first, and what was in between is not told as if it had been the first."""
+    first, second, third = snapshots(table)
+    with table.iceberg.manage_snapshots() as manage:
+        manage.create_tag(first.snapshot_id, "audit")
+    then = datetime.fromtimestamp(second.timestamp_ms / 1000, UTC)
+    assert rows(table, "id", as_of=then) == [(2,)]
+    assert table.expire_snapshots(older_than=now()).snapshots_expired == (second.snapshot_id,)
+    with pytest.raises(StatementError, match=f"has expired.*{first.snapshot_id}"):
+        table.scan(as_of=then)
+    late = datetime.fromtimestamp(third.timestamp_ms / 1000, UTC)
+    assert rows(table, "id", as_of=late) == [(2,), (3,)]
+
+
 def test_after_a_rollback_files_that_are_live_again_stay(table):
     """The line that was left goes; its parent's files are told by what is reached, not by age."""
     first, second, third = ids(table)

@@ -35,6 +35,7 @@ def entries(table):
     return [e for m in manifests(table) for e in read_entries(table.iceberg.io, m)]
 
 
+@pytest.mark.parametrize("partition_by", [pytest.param((), marks=pytest.mark.slow), ("region",)])
 def test_manifests_are_merged_and_files_stay(table_of, partition_by):
     table = table_of(
         SCHEMA, [row(1), row(5), row(2, "eu")], [row(3), row(4, None)], partition_by=partition_by
@@ -104,6 +105,7 @@ def test_a_writer_that_comes_between_is_not_lost(table_of, other, before_swap):
     assert leftovers(table) == set()
 
 
+@pytest.mark.slow
 def test_a_statement_goes_on_after_manifests_were_rewritten(table_of, other, before_commit, mode):
     table = table_of(SCHEMA, [row(1)], [row(2)], mode=mode)
     before_commit(other.table(table.name).rewrite_manifests)

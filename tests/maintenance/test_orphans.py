@@ -92,7 +92,9 @@ def test_with_no_age_limit_everything_the_table_needs_stays(table):
     assert rows(table, "id", snapshot_id=first) == [(1,), (2,), (3,)]
 
 
-@pytest.mark.parametrize("spelling", ["file:{}", "file:///{}", "{}"])
+@pytest.mark.parametrize(
+    "spelling", ["file:{}", pytest.param("file:///{}", marks=pytest.mark.slow), "{}"]
+)
 def test_other_spellings_of_the_same_place(lake, tmp_path, spelling):
     """Files are reached under one spelling of the folder and listed under another."""
     place = tmp_path / "a b%20c" / "t"
@@ -172,6 +174,25 @@ def test_a_table_inside_the_folder_stays(table, lake):
     assert not theirs.exists()
     assert rows(table, "id") == [(2,), (3,)]
     assert leftovers(table) <= {str(p) for p in everything(inner_folder)}
+
+
+def test_what_symbolic_links_lead_to_stays(table, tmp_path):
+    behind = stray(tmp_path / "elsewhere", "a.parquet")
+    (folder_of(table) / "data" / "linked").symlink_to(behind.parent)
+    (folder_of(table) / "data" / "b.parquet").symlink_to(behind)
+    assert table.remove_orphans(older_than=now(), dry_run=False).files == ()
+    assert behind.exists()
+
+
+def test_a_catalog_that_cannot_be_listed_is_a_refusal(table, lake, monkeypatch):
+    def forbidden(*_):
+        raise PermissionError("not yours")
+
+    path = stray(folder_of(table) / "data")
+    monkeypatch.setattr(lake.catalog, "list_tables", forbidden)
+    with pytest.raises(StorageError, match="cannot be listed"):
+        table.remove_orphans(dry_run=False)
+    assert path.exists()
 
 
 def test_a_shared_folder_is_refused(table, lake, tmp_path):
