@@ -142,8 +142,9 @@ def test_a_catalog_by_its_name(folder, tmp_path, configured):
     told = program(tmp_path, "--catalog", "icefloe", "tables", "--format", "csv", **environment)
     assert told.stderr == ""
     assert told.stdout.splitlines()[1].startswith("shop.orders,3,2,1,")
-    told = program(tmp_path, "--catalog", "icefloe", "orphans", "shop.orders", **environment)
-    assert (told.stdout, told.returncode) == ("orphans: nothing to remove\n", 0)
+    if configured == "environment":
+        told = program(tmp_path, "--catalog", "icefloe", "orphans", "shop.orders", **environment)
+        assert (told.stdout, told.returncode) == ("orphans: nothing to remove\n", 0)
 
 
 @pytest.mark.slow
