@@ -10,15 +10,29 @@ from icefloe.version import __version__
 
 if TYPE_CHECKING:
     from icefloe.lake import Lake, connect
-    from icefloe.results import DmlResult
+    from icefloe.results import DmlResult, ExpireResult, OrphansResult, RewriteManifestsResult
     from icefloe.table import Table
     from icefloe.writer import write
 
-__all__ = ["DmlResult", "Lake", "Table", "__version__", "connect", "errors", "write"]
+__all__ = [
+    "DmlResult",
+    "ExpireResult",
+    "Lake",
+    "OrphansResult",
+    "RewriteManifestsResult",
+    "Table",
+    "__version__",
+    "connect",
+    "errors",
+    "write",
+]
 
 # Imported when first used: Spark's and PyIceberg's libraries take seconds, `icefloe --help` none.
 _HOMES = {
     "DmlResult": "icefloe.results",
+    "ExpireResult": "icefloe.results",
+    "OrphansResult": "icefloe.results",
+    "RewriteManifestsResult": "icefloe.results",
     "Lake": "icefloe.lake",
     "Table": "icefloe.table",
     "connect": "icefloe.lake",

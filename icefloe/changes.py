@@ -45,6 +45,9 @@ class FileChanges:
     # Rows of data files that new deletes name, and rows that were copied forward with new values.
     deleted_rows: Mapping[str, BitMap64] = field(default_factory=dict)
     replaced_rows: Mapping[str, BitMap64] = field(default_factory=dict)
+    # A compaction: the same rows in other files, as old as the snapshot they were read from.
+    compacts: bool = False
+    data_sequence_number: int | None = None
 
     @property
     def is_empty(self) -> bool:

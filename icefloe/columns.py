@@ -13,6 +13,8 @@ ACTION = "_icefloe_action"  # which clause of a MERGE applies to the row, by its
 SOURCE_ROW = "_icefloe_source_row"  # number of a row of a MERGE's source, in the source's order
 GONE = "_icefloe_gone"  # whether a changed row is deleted
 SELECTED = "_icefloe_selected"  # bitmap words of the positions a statement chose earlier
+OUTPUT = "_icefloe_output"  # number of the file that a compaction puts the row into
+ORDER = "_icefloe_order"  # place of the row's file among those that are compacted
 OUTSIDE = "_icefloe_outside"  # number of the predicate a new row does not satisfy, else NULL
 
 META_FILE = "_file"

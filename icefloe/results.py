@@ -95,6 +95,68 @@ class DmlResult:
         return cls(**values)  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class ExpireResult:
+    """What expiring the history of a table did.
+
+    Files that could not be deleted are told in `files_failed`; nothing refers to them any more, so
+    `remove_orphans` finds them.
+    """
+
+    snapshots_expired: tuple[int, ...] = ()
+    snapshots_kept: int = 0
+    refs_removed: tuple[str, ...] = ()
+    data_files_deleted: int = 0
+    delete_files_deleted: int = 0
+    manifests_deleted: int = 0
+    manifest_lists_deleted: int = 0
+    statistics_files_deleted: int = 0
+    bytes_deleted: int = 0
+    files_failed: tuple[str, ...] = ()
+    duration_s: float = 0.0
+
+    @property
+    def files_deleted(self) -> int:
+        """Files of every kind."""
+        return (
+            self.data_files_deleted
+            + self.delete_files_deleted
+            + self.manifests_deleted
+            + self.manifest_lists_deleted
+            + self.statistics_files_deleted
+        )
+
+
+@dataclass(frozen=True)
+class OrphansResult:
+    """Files that nothing refers to; deleted, unless it was a dry run."""
+
+    dry_run: bool
+    files: tuple[str, ...] = ()
+    bytes: int = 0
+    files_deleted: int = 0
+    bytes_deleted: int = 0
+    files_failed: tuple[str, ...] = ()
+    files_listed: int = 0
+    files_too_young: int = 0  # nothing refers to them, but a writer may be about to
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class RewriteManifestsResult:
+    """What rewriting the manifests did; `snapshot_id` is None when they were well laid out."""
+
+    snapshot_id: int | None = None
+    manifests_before: int = 0
+    manifests_after: int = 0
+    manifests_removed: int = 0
+    manifests_added: int = 0
+    entries_rewritten: int = 0
+    bytes_written: int = 0
+    attempts: int = 0
+    duration_s: float = 0.0
+
+
 _SUMMARISED = (
     "operation",
     "mode",

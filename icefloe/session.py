@@ -7,10 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
 
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from icefloe.errors import SetupError
@@ -39,7 +42,7 @@ _started: list[SparkSession] = []  # sessions that icefloe started, and may stop
 def session_of(spark: SparkSession | None) -> SparkSession:
     """The session to work with, set up for the engine."""
     check_versions()
-    chosen = spark or SparkSession.getActiveSession() or _running() or _start_local()
+    chosen = spark or SparkSession.getActiveSession() or _running() or _start()
     prepare(chosen)
     return chosen
 
@@ -89,17 +92,25 @@ def check_java() -> None:
         raise SetupError(f"Java {shown} was found at {java}. {advice}")
 
 
-def _start_local() -> SparkSession:
-    check_java()
-    builder: Any = SparkSession.builder
-    builder = builder.master("local[*]").appName("icefloe")
+def _start() -> SparkSession:
+    """A local session, or the Spark Connect session that the environment asks for."""
+    remote = os.environ.get("SPARK_REMOTE", "")
+    if not remote.startswith("sc:"):
+        check_java()
+    builder: Any = SparkSession.builder.appName("icefloe")
+    if not remote:
+        builder = builder.master("local[*]")
     # Workers run `python3` from the PATH unless told otherwise, and would miss PyArrow. PySpark
     # reads this variable only, not the setting of the same meaning.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for key, value in _LOCAL.items():
         builder = builder.config(key, value)
-    session: SparkSession = builder.getOrCreate()
-    session.sparkContext.setLogLevel("FATAL")  # errors are raised, and told in our words
+    with warnings.catch_warnings():
+        # A Spark Connect server that runs already has some settings for good.
+        warnings.filterwarnings("ignore", "Failed to set spark")
+        session: SparkSession = builder.getOrCreate()
+    with suppress(PySparkException):  # Spark Connect has no context
+        session.sparkContext.setLogLevel("FATAL")  # errors are raised, and told in our words
     _started.append(session)
     return session
 

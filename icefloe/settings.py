@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from icefloe.errors import StatementError
+from icefloe.errors import StatementError, UnsupportedTableError
 
 T = TypeVar("T")
+
+_DAY_MS = 24 * 60 * 60 * 1000
+INLINE = "icefloe.inline.enabled"
 
 _METRICS_KEYS = ("write.metadata.metrics.default", "write.metadata.metrics.column.")
 _METRICS = re.compile(r"none|counts|full|truncate\(\d+\)", re.IGNORECASE)
@@ -96,6 +99,11 @@ class Settings:
     merge_manifests: bool = True
     min_manifests_to_merge: int = 100
     manifest_target_bytes: int = 8_388_608
+    gc_enabled: bool = True  # else no file may be deleted: other tables may use them
+    max_snapshot_age_ms: int = 5 * _DAY_MS
+    min_snapshots_to_keep: int = 1
+    max_ref_age_ms: int | None = None  # None: for ever
+    inline_enabled: bool = False
     retry: RetryPolicy = RetryPolicy()
 
     @classmethod
@@ -145,6 +153,20 @@ class Settings:
             manifest_target_bytes=_read(
                 properties, "commit.manifest.target-size-bytes", _size, cls.manifest_target_bytes
             ),
+            gc_enabled=_read(properties, "gc.enabled", _boolean, cls.gc_enabled),
+            max_snapshot_age_ms=_read(
+                properties, "history.expire.max-snapshot-age-ms", _count, cls.max_snapshot_age_ms
+            ),
+            min_snapshots_to_keep=_read(
+                properties,
+                "history.expire.min-snapshots-to-keep",
+                _size,
+                cls.min_snapshots_to_keep,
+            ),
+            max_ref_age_ms=_read(
+                properties, "history.expire.max-ref-age-ms", _count, cls.max_ref_age_ms
+            ),
+            inline_enabled=_read(properties, INLINE, _boolean, cls.inline_enabled),
             retry=RetryPolicy(
                 retries=_read(properties, "commit.retry.num-retries", _count, 4),
                 min_wait_s=_read(properties, "commit.retry.min-wait-ms", _count, 100) / 1000,
@@ -201,7 +223,11 @@ def normalised_properties(properties: Mapping[str, object]) -> dict[str, str]:
     for key in MODE_PROPERTIES:
         if key in texts:
             texts[key] = _read(texts, key, UpdateMode.parse, UpdateMode.MERGE_ON_READ).value
-    Settings.of(texts)
+    if Settings.of(texts).inline_enabled:
+        raise UnsupportedTableError(
+            f"Table property {INLINE!r} is true, but this version of icefloe has no inline tier. "
+            "Leave it out: insert() then writes data files, as append() does."
+        )
     for key, text in texts.items():
         if key.startswith(_METRICS_KEYS) and not _METRICS.fullmatch(text.strip()):
             raise StatementError(

@@ -23,6 +23,11 @@ from icefloe.evolution import (
     set_properties,
 )
 from icefloe.inspection import metadata_table
+from icefloe.maintenance.compact import compact
+from icefloe.maintenance.expire import expire_snapshots
+from icefloe.maintenance.inline import refuse_inline
+from icefloe.maintenance.manifests import rewrite_manifests
+from icefloe.maintenance.orphans import remove_orphans
 from icefloe.merge_builder import Merge
 from icefloe.metadata.state import MAIN, TableState, state_of
 from icefloe.publishing import Context
@@ -32,7 +37,7 @@ from icefloe.replace.derive import partitions_of
 from icefloe.replace.log import render_log
 from icefloe.replace.partitions import overwrite_partitions
 from icefloe.replace.statements import Replacement, ReplaceStatement, UsingStatement
-from icefloe.results import DmlResult
+from icefloe.results import DmlResult, ExpireResult, OrphansResult, RewriteManifestsResult
 from icefloe.rows import fit_rows, source_frame
 from icefloe.schemas.spark_types import spark_schema
 from icefloe.settings import UpdateKind
@@ -141,6 +146,7 @@ class Table:
 
     def insert(self, rows: object) -> DmlResult:
         """Add a few rows: to the inline tier where the table has one, else as `append`."""
+        refuse_inline(self._state())
         return self._write(WriteKind.APPEND, rows)
 
     def overwrite(self, rows: object) -> DmlResult:
@@ -261,6 +267,47 @@ class Table:
         """Make an earlier snapshot current again; history is kept."""
         rollback(self._lake.catalog, self._state(), snapshot_id, as_of)
         return self
+
+    # Maintenance
+
+    def flush(self) -> DmlResult:
+        """Inline rows to data files; without an inline tier there are none, and nothing is done."""
+        refuse_inline(self._state())
+        return DmlResult(operation="flush")
+
+    def compact(
+        self, where: Condition | None = None, *, target_file_bytes: int | None = None
+    ) -> DmlResult:
+        """Join small files, split large ones, apply deletes; rows stay the same.
+
+        With `where`, only files that may hold such rows are looked at, and taken whole.
+        """
+        return compact(self._context(), where, target_file_bytes)
+
+    def expire_snapshots(
+        self, *, older_than: datetime | None = None, retain_last: int = 1
+    ) -> ExpireResult:
+        """Forget snapshots older than a moment (5 days ago) and delete the files only they reach.
+
+        The current snapshot, what tags and branches keep, and the last `retain_last` snapshots of
+        each branch stay.
+        """
+        return expire_snapshots(self._lake.catalog, self._state(), older_than, retain_last)
+
+    def remove_orphans(
+        self, *, older_than: datetime | None = None, dry_run: bool = True
+    ) -> OrphansResult:
+        """Files in the table's folders that nothing refers to, older than a moment (3 days ago).
+
+        They are told, and with `dry_run=False` deleted.
+        """
+        return remove_orphans(
+            self._lake.catalog, lambda: self.iceberg, self._state(), older_than, dry_run=dry_run
+        )
+
+    def rewrite_manifests(self) -> RewriteManifestsResult:
+        """List the same files in fewer manifests, files of one partition together."""
+        return rewrite_manifests(self._lake.catalog, self._state())
 
     # Inside
 

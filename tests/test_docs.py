@@ -19,7 +19,14 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "docs/operations.md", "docs/merge.md", "docs/replace_where.md", "docs/sql.md"],
+    [
+        "README.md",
+        "docs/operations.md",
+        "docs/merge.md",
+        "docs/replace_where.md",
+        "docs/sql.md",
+        "docs/maintenance.md",
+    ],
 )
 def test_examples_run_as_written(page, spark, tmp_path, monkeypatch, capsys):
     """R27: docs/replace_where.md is the worked daily reload."""

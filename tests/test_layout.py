@@ -42,7 +42,16 @@ LAYERS = [
     ["publishing"],
     ["merging"],
     ["engine"],
-    ["builders", "merge_builder", "reading", "rows", "inspection", "evolution", "replace"],
+    [
+        "builders",
+        "merge_builder",
+        "reading",
+        "rows",
+        "inspection",
+        "evolution",
+        "replace",
+        "maintenance",
+    ],
     ["table"],
     ["sql"],
     ["lake"],
@@ -138,7 +147,10 @@ def test_every_setting_is_read_somewhere():
 def test_public_names():
     assert set(icefloe.__all__) == {
         "DmlResult",
+        "ExpireResult",
         "Lake",
+        "OrphansResult",
+        "RewriteManifestsResult",
         "Table",
         "__version__",
         "connect",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +33,10 @@ FormatOption = Annotated[
 LimitOption = Annotated[
     int | None,
     typer.Option("--limit", min=1, help="At most so many rows; a table has 100, unless told."),
+]
+OlderOption = Annotated[
+    str | None,
+    typer.Option(metavar="MOMENT", help="As 2026-01-31 or 2026-01-31T12:00:00Z; else local time."),
 ]
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="namespace.table")]
 
@@ -168,6 +173,85 @@ def files(context: typer.Context, table: TableArgument, format: FormatOption = N
 
     given: _Given = context.obj
     given.run(lambda: commands.show_files(given.place(), given.output(format), table))
+
+
+@app.command()
+def compact(
+    context: typer.Context,
+    table: TableArgument,
+    where: Annotated[
+        str | None,
+        typer.Option(metavar="CONDITION", help="Only files that may hold such rows."),
+    ] = None,
+    target_file_bytes: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="BYTES", help="The size to aim at, for the table's own."),
+    ] = None,
+    format: FormatOption = None,
+) -> None:
+    """Join small files, split large ones, apply deletes."""
+    from icefloe.cli import commands
+
+    given: _Given = context.obj
+    place, output = given.place(), given.output(format)
+    given.run(lambda: commands.compact_table(place, output, table, where, target_file_bytes))
+
+
+@app.command()
+def flush(context: typer.Context, table: TableArgument, format: FormatOption = None) -> None:
+    """Move inline rows to data files."""
+    from icefloe.cli import commands
+
+    given: _Given = context.obj
+    given.run(lambda: commands.flush_table(given.place(), given.output(format), table))
+
+
+@app.command()
+def expire(
+    context: typer.Context,
+    table: TableArgument,
+    older_than: OlderOption = None,
+    retain_last: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Snapshots to keep on each branch.")
+    ] = 1,
+    format: FormatOption = None,
+) -> None:
+    """Forget old snapshots and delete the files only they need (5 days old, unless told)."""
+    from icefloe.cli import commands
+
+    given: _Given = context.obj
+    place, output, moment = given.place(), given.output(format), _moment(older_than)
+    given.run(lambda: commands.expire_table(place, output, table, moment, retain_last))
+
+
+@app.command()
+def orphans(
+    context: typer.Context,
+    table: TableArgument,
+    older_than: OlderOption = None,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete them; without this they are only listed.")
+    ] = False,
+    format: FormatOption = None,
+) -> None:
+    """List files that nothing refers to (3 days old, unless told)."""
+    from icefloe.cli import commands
+
+    given: _Given = context.obj
+    place, output, moment = given.place(), given.output(format), _moment(older_than)
+    given.run(lambda: commands.orphans_of_table(place, output, table, moment, delete=delete))
+
+
+def _moment(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is no moment: write 2026-01-31 or 2026-01-31T12:00:00Z.",
+            param_hint="--older-than",
+        ) from None
 
 
 def main() -> None:

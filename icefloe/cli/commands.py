@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from icefloe.cli import facts
 from icefloe.cli.described import describe
 from icefloe.cli.failures import guarded
 from icefloe.cli.output import Output
+from icefloe.cli.progress import ProgressLine
 from icefloe.cli.prompt import prompt
 from icefloe.cli.shell import Shell
+from icefloe.cli.upkeep import write_expired, write_orphans
 from icefloe.cli.worker import Worker
 from icefloe.errors import StatementError, StorageError
 from icefloe.lake import Lake, open_catalog
@@ -87,6 +90,47 @@ def show_files(place: Place, output: Output, name: str) -> None:
     """Live files of a table."""
     with place.found() as lake:
         output.records(facts.files(lake.table(name).iceberg, output.format))
+
+
+def compact_table(
+    place: Place, output: Output, name: str, where: str | None, target_file_bytes: int | None
+) -> None:
+    """Join small files, split large ones, apply deletes."""
+    with place.found() as lake:
+        table = lake.table(name)
+        with worker_on(lake) as worker:
+            result = worker.run(
+                lambda _progress: table.compact(where, target_file_bytes=target_file_bytes)
+            )
+            output.result(result)
+
+
+def flush_table(place: Place, output: Output, name: str) -> None:
+    """Inline rows to data files."""
+    with place.found() as lake:
+        output.result(lake.table(name).flush())
+
+
+def expire_table(
+    place: Place, output: Output, name: str, older_than: datetime | None, retain_last: int
+) -> None:
+    """Forget old snapshots, delete their files."""
+    with place.found() as lake:
+        table = lake.table(name)
+        with ProgressLine(lambda: None, "expiring snapshots"):
+            result = table.expire_snapshots(older_than=older_than, retain_last=retain_last)
+        write_expired(result, output)
+
+
+def orphans_of_table(
+    place: Place, output: Output, name: str, older_than: datetime | None, *, delete: bool
+) -> None:
+    """Files that nothing refers to: told, and deleted when asked."""
+    with place.found() as lake:
+        table = lake.table(name)
+        with ProgressLine(lambda: None, "looking for orphans"):
+            result = table.remove_orphans(older_than=older_than, dry_run=not delete)
+        write_orphans(result, table.location, output)
 
 
 @contextmanager

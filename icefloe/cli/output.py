@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import islice
@@ -60,7 +60,10 @@ class Output:
         if self.format is Format.TABLE:
             stdout().print(Text(told(result)))
             return
-        fields = asdict(result)
+        self.fields(asdict(result))
+
+    def fields(self, fields: Mapping[str, object]) -> None:
+        """Write one record for programs."""
         self.records(Records(tuple(fields), (False,) * len(fields), [tuple(fields.values())]))
 
     def note(self, text: str) -> None:

@@ -25,8 +25,11 @@ _INTERVAL_S = 0.2
 class ProgressLine:
     """Shows the tasks of the running jobs until stopped; a thread of its own asks Spark."""
 
-    def __init__(self, session: Callable[[], SparkSession | None]) -> None:
+    def __init__(
+        self, session: Callable[[], SparkSession | None], waiting: str = "starting Spark"
+    ) -> None:
         self._session = session
+        self._waiting = waiting  # what is said while there is no session
         self._stopped = Event()
         self._thread: Thread | None = None
 
@@ -74,7 +77,7 @@ class ProgressLine:
     def _state(self) -> dict[str, Any]:
         session = self._session()
         if session is None:
-            return {"description": "starting Spark"}
+            return {"description": self._waiting}
         done, total = tasks_of(session)
         return {
             "description": "working",

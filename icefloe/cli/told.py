@@ -27,6 +27,8 @@ def rows_told(result: DmlResult) -> str:
         "deleted": result.rows_deleted,
     }
     found = [f"{number:,} {what}" for what, number in counts.items() if number]
+    if result.operation == "compact" and result.snapshot_id is not None:
+        found = [f"{count(result.rows_copied, 'row')} rewritten"]
     return ", ".join(found) or "nothing to change"
 
 

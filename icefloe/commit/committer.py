@@ -12,50 +12,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    CommitStateUnknownException,
-    NoSuchTableError,
-)
-from pyiceberg.table import Table as IcebergTable
-from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import (
-    AddSnapshotUpdate,
-    AssertCurrentSchemaId,
-    AssertLastAssignedFieldId,
-    AssertRefSnapshotId,
-    AssertTableUUID,
-    SetSnapshotRefUpdate,
-    TableRequirement,
-)
-from requests import RequestException
-from sqlalchemy.exc import OperationalError
 
 from icefloe.changes import FileChanges
 from icefloe.commit.conflicts import Guard, find_conflict
 from icefloe.commit.retry import LostRaceError, with_retries
 from icefloe.commit.snapshot import Removed, SnapshotDraft, operation_of
+from icefloe.commit.swap import load_table, swap, unknown
 from icefloe.commit.window import window_since
 from icefloe.errors import (
     CommitStateUnknownError,
     ConflictError,
-    IcefloeError,
     StorageError,
     TableNotFoundError,
 )
 from icefloe.execute.position_deletes import read_position_deletes
 from icefloe.metadata.evolved import SchemaChange
-from icefloe.metadata.old_metadata import remove_old_metadata
 from icefloe.metadata.schema_changes import unreadable_columns
 from icefloe.metadata.state import TableState, ancestors, state_of
 from icefloe.metadata.storage import remove_files
 from icefloe.results import DmlResult
 
 IDEMPOTENCY_KEY = "icefloe.idempotency-key"
-
-# Kinds of OSError that tell of the way to the catalog, not of a file.
-_NO_ANSWER = (RequestException, ConnectionError, TimeoutError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +78,7 @@ def publish(commit: Commit) -> DmlResult:
         raise
     except BaseException as error:
         if progress.asked:
-            raise _unknown(commit.base.name, snapshot_id, error) from error
+            raise unknown(commit.base.name, snapshot_id, error) from error
         remove_files(commit.base.io, commit.changes.added_paths)
         raise
 
@@ -118,7 +95,7 @@ def already_done(state: TableState, key: str | None) -> DmlResult | None:
 
 
 def _attempt(commit: Commit, snapshot_id: int, number: int, progress: _Progress) -> DmlResult:
-    table = _load(commit.catalog, commit.base.name)
+    table = load_table(commit.catalog, commit.base.name)
     head = state_of(table, commit.base.name, commit.base.branch)
     if done := already_done(head, commit.idempotency_key):
         remove_files(commit.base.io, commit.changes.added_paths)
@@ -135,7 +112,7 @@ def _attempt(commit: Commit, snapshot_id: int, number: int, progress: _Progress)
         summary = draft.summary_of(commit.changes, gone, {**commit.summary, **result.as_summary()})
         snapshot = draft.finish(manifests, operation_of(commit.changes, gone), summary)
         progress.asked = True
-        _swap(commit, table, head, snapshot)
+        swap(commit.catalog, table, head, snapshot, commit.schema_change)
     except BaseException as error:
         if isinstance(error, LostRaceError | StorageError):
             progress.asked = False
@@ -188,96 +165,3 @@ def _conflict(
         current_snapshot_id=head.snapshot_id,
         files=files,
     )
-
-
-def _swap(commit: Commit, table: IcebergTable, head: TableState, snapshot: Snapshot) -> None:
-    """Ask the catalog to move the branch to the snapshot; sort what can go wrong by outcome."""
-    catalog = commit.catalog
-    ref = head.metadata.refs.get(head.branch)
-    found = table.metadata
-    requirements: tuple[TableRequirement, ...] = (
-        AssertTableUUID(uuid=found.table_uuid),
-        AssertRefSnapshotId(ref=head.branch, snapshot_id=ref.snapshot_id if ref else None),
-        AssertCurrentSchemaId(current_schema_id=found.current_schema_id),
-    )
-    if commit.schema_change:
-        last = AssertLastAssignedFieldId(last_assigned_field_id=found.last_column_id)
-        requirements = (*requirements, last)
-    updates = (
-        *(commit.schema_change.updates if commit.schema_change else ()),
-        AddSnapshotUpdate(snapshot=snapshot),
-        SetSnapshotRefUpdate(
-            ref_name=head.branch,
-            type=SnapshotRefType.BRANCH,
-            snapshot_id=snapshot.snapshot_id,
-            max_ref_age_ms=ref.max_ref_age_ms if ref else None,
-            max_snapshot_age_ms=ref.max_snapshot_age_ms if ref else None,
-            min_snapshots_to_keep=ref.min_snapshots_to_keep if ref else None,
-        ),
-    )
-    try:
-        answer = catalog.commit_table(table, requirements, updates)
-    except BaseException as error:  # noqa: BLE001 - Ctrl-C too leaves a commit that may land
-        _settle(catalog, head.name, snapshot.snapshot_id, error)
-        return
-    remove_old_metadata(catalog, head.io, head.metadata, answer.metadata)
-
-
-def _settle(catalog: Catalog, name: str, snapshot_id: int, error: BaseException) -> None:
-    """Find out what came of a commit that ended in an error.
-
-    Returns when the snapshot is there; a client that asks twice, for one, is refused by its own
-    first request. Raises LostRaceError or StorageError when it surely is not, and
-    CommitStateUnknownError where nobody can tell.
-    """
-    landed = _has_landed(catalog, name, snapshot_id)
-    if landed and isinstance(error, Exception):
-        return
-    if landed is None or not isinstance(error, Exception):  # Ctrl-C: it may land yet
-        raise _unknown(name, snapshot_id, error) from error
-    if isinstance(error, CommitFailedException) or _is_lost_race(error):
-        raise LostRaceError(str(error)) from error
-    if isinstance(error, OSError) and not isinstance(error, _NO_ANSWER):
-        # Metadata could not be written; the catalog was not asked yet.
-        raise StorageError(f"Cannot write the metadata of {name}: {error}") from error
-    raise _unknown(name, snapshot_id, error) from error
-
-
-def _unknown(name: str, snapshot_id: int, error: BaseException) -> CommitStateUnknownError:
-    return CommitStateUnknownError(
-        f"{name}: the catalog did not say whether snapshot {snapshot_id} was published "
-        f"({error!r}). No file was deleted. Look whether the table's history has that snapshot "
-        "before running the statement again."
-    )
-
-
-def _is_lost_race(error: Exception) -> bool:
-    if isinstance(error, CommitStateUnknownException):
-        return False
-    # Another branch took the sequence number; PyIceberg tells it as a plain ValueError.
-    if isinstance(error, ValueError) and "older than last sequence number" in str(error):
-        return True
-    return isinstance(error, OperationalError) and "database is locked" in str(error)
-
-
-def _has_landed(catalog: Catalog, name: str, snapshot_id: int) -> bool | None:
-    """Whether the table has the snapshot; None when that cannot be found out."""
-    try:
-        return catalog.load_table(name).metadata.snapshot_by_id(snapshot_id) is not None
-    except NoSuchTableError:
-        return False
-    except BaseException:  # noqa: BLE001 - the catalog still does not answer, or Ctrl-C
-        return None
-
-
-def _load(catalog: Catalog, name: str) -> IcebergTable:
-    try:
-        return catalog.load_table(name)
-    except NoSuchTableError as missing:
-        raise TableNotFoundError(f"Table {name} does not exist any more.") from missing
-    except IcefloeError:
-        raise
-    except OperationalError as busy:
-        if "database is locked" in str(busy):
-            raise LostRaceError(str(busy)) from busy
-        raise

@@ -19,7 +19,7 @@ from pyroaring import BitMap64
 
 from icefloe.changes import FileChanges, RemoveFiles
 from icefloe.commit.window import CommitWindow
-from icefloe.metadata.files import LiveFile
+from icefloe.metadata.files import LiveFile, partition_key_of
 from icefloe.metadata.matching import Matcher
 from icefloe.settings import Isolation
 
@@ -33,6 +33,8 @@ class Guard:
     isolation: Isolation
     matcher: Matcher | None  # None: the statement read no rows, nothing added can matter
     reads_other_rows: bool = False  # a subquery: rows that went meanwhile matter too
+    # Compaction: the columns of rows written anew. A delete by another one could not find them.
+    columns: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ def find_conflict(
             f"{len(gone)} data files this statement deletes rows of were removed by another writer",
             gone,
         )
-    if revived := _revived(changes, window, unpartitioned_specs, read_deletes):
+    if revived := _revived(changes, guard, window, unpartitioned_specs, read_deletes):
         return Conflict("another writer deleted rows that this statement carries forward", revived)
     if guard.isolation is Isolation.SERIALIZABLE and (new := _unseen(guard, window)):
         return Conflict("another writer added rows that this statement would have changed", new)
@@ -85,6 +87,7 @@ def _unseen(guard: Guard, window: CommitWindow) -> tuple[str, ...]:
 
 def _revived(
     changes: FileChanges,
+    guard: Guard,
     window: CommitWindow,
     unpartitioned_specs: frozenset[int],
     read_deletes: ReadDeletes,
@@ -112,6 +115,8 @@ def _revived(
             for path, rows in contents[delete.path].items()
         )
     ]
+    if changes.compacts:
+        return (*found, *_missed(changes, guard, window, unpartitioned_specs))
     # An equality delete names rows by value: any that reaches a carried partition may hit.
     partitions = {file.partition_key for file in rewritten}
     by_value = [
@@ -125,3 +130,34 @@ def _revived(
         )
     ]
     return (*found, *by_value)
+
+
+def _missed(
+    changes: FileChanges,
+    guard: Guard,
+    window: CommitWindow,
+    unpartitioned_specs: frozenset[int],
+) -> tuple[str, ...]:
+    """Deletes by value that would hit other rows once files are compacted.
+
+    New files are as old as the snapshot they were read from, so deletes that came later still apply
+    to them; but a partition's deletes do not follow rows into a partition of another spec, nor do
+    they find rows by a column that is not written any more.
+    """
+    removed = changes.removal.data if isinstance(changes.removal, RemoveFiles) else ()
+    new = {partition_key_of(file.spec_id, file.partition) for file in changes.added_data}
+    specs = {spec_id for spec_id, _ in new}
+    moved = {file.partition_key for file in removed if file.spec_id not in specs}
+    return tuple(
+        delete.path
+        for delete in window.added_deletes
+        if delete.is_equality_delete
+        and (
+            not guard.columns.issuperset(delete.file.equality_ids or ())
+            or (
+                bool(moved)
+                and delete.spec_id not in unpartitioned_specs
+                and delete.partition_key in moved | new
+            )
+        )
+    )

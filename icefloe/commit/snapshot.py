@@ -62,7 +62,7 @@ class SnapshotDraft:
         before = list_manifests(self.head.io, self.head.snapshot) if self.head.snapshot else ()
         remaining, gone = self._without(changes.removal, before)
         fresh = [
-            *self._added(changes.added_data, ManifestContent.DATA),
+            *self._added(changes.added_data, ManifestContent.DATA, changes.data_sequence_number),
             *self._added(changes.added_deletes, ManifestContent.DELETES),
         ]
         return [*fresh, *self._merged(remaining)], gone
@@ -92,12 +92,18 @@ class SnapshotDraft:
         """Iceberg's own summary entries, totals included, and `extra`."""
         return {**extra, **summarise(self.head, changes, gone.data, gone.deletes)}
 
-    def _added(self, files: Iterable[DataFile], content: ManifestContent) -> list[ManifestFile]:
+    def _added(
+        self,
+        files: Iterable[DataFile],
+        content: ManifestContent,
+        sequence_number: int | None = None,
+    ) -> list[ManifestFile]:
         """One manifest per partition spec."""
         by_spec: dict[int, list[ManifestEntry]] = {}
         for file in files:
-            by_spec.setdefault(file.spec_id, []).append(added(file, self.snapshot_id))
-        return [self._write(content, spec_id, entries) for spec_id, entries in by_spec.items()]
+            entry = added(file, self.snapshot_id, sequence_number)
+            by_spec.setdefault(file.spec_id, []).append(entry)
+        return [self.write(content, spec_id, entries) for spec_id, entries in by_spec.items()]
 
     def _without(
         self, removal: Removal, manifests: Iterable[ManifestFile]
@@ -183,7 +189,7 @@ class SnapshotDraft:
             removed(entry, self.snapshot_id) if goes(file) else kept(entry)
             for entry, file in zip(entries, found, strict=True)
         ]
-        return self._write(manifest.content, manifest.partition_spec_id, marked), gone
+        return self.write(manifest.content, manifest.partition_spec_id, marked), gone
 
     def _merged(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """Merge small manifests once there are many, so that planning stays quick."""
@@ -213,11 +219,12 @@ class SnapshotDraft:
             for entry in read_entries(self.head.io, manifest)
             if entry.status != ManifestEntryStatus.DELETED
         ]
-        return self._write(content, spec_id, entries)
+        return self.write(content, spec_id, entries)
 
-    def _write(
+    def write(
         self, content: ManifestContent, spec_id: int, entries: list[ManifestEntry]
     ) -> ManifestFile:
+        """Write one manifest, under a name that no other has."""
         path = self._path(f"{self._attempt}-m{len(self.written)}.avro")
         return self._writer.write(path, content, spec_id, entries)
 
@@ -229,6 +236,8 @@ class SnapshotDraft:
 
 def operation_of(changes: FileChanges, gone: Removed) -> Operation:
     """Iceberg's name for a commit, by what it holds."""
+    if changes.compacts:
+        return Operation.REPLACE
     deletes = bool(changes.added_deletes or gone.data or gone.deletes)
     if changes.added_data:
         return Operation.OVERWRITE if deletes else Operation.APPEND

@@ -75,7 +75,7 @@ def write_data(
 
 
 def written_rows(state: TableState, results: Sequence[Mapping[str, Any]]) -> WrittenRows:
-    """The files and rows that writing tasks told of."""
+    """What writing tasks told, as files of the table's current spec and sort order."""
     spec = state.metadata.spec()
     known = leaves(state.schema)
     order = state.metadata.default_sort_order_id
@@ -184,7 +184,7 @@ def _laid_out(
 
 
 def sort_columns(state: TableState, only: Column | None = None) -> list[Column]:
-    """What the table's rows are sorted by; with `only`, for rows of which that is true."""
+    """What the table's rows are sorted by, if anything; with `only`, those of which that is true."""
     fields = state.metadata.sort_order().fields
     spec = PartitionSpec(
         *(

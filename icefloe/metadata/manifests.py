@@ -217,12 +217,12 @@ class ManifestWriter:
             writer.add_manifests(list(manifests))
 
 
-def added(file: DataFile, snapshot_id: int) -> ManifestEntry:
-    """An entry for a file this snapshot adds; its sequence number is inherited."""
+def added(file: DataFile, snapshot_id: int, sequence_number: int | None = None) -> ManifestEntry:
+    """An entry for a file this snapshot adds; its sequence number is inherited unless given."""
     return ManifestEntry.from_args(
         status=ManifestEntryStatus.ADDED,
         snapshot_id=snapshot_id,
-        sequence_number=None,
+        sequence_number=sequence_number,
         file_sequence_number=None,
         data_file=file,
     )

@@ -96,6 +96,11 @@ class FileMatcher:
         )
         self._partition_tests: dict[int, _PartitionTests] = {}
 
+    @property
+    def tells(self) -> bool:
+        """Whether anything is known of the files that match."""
+        return not isinstance(self._lowered.inclusive, AlwaysTrue)
+
     def may_match_manifest(self, manifest: ManifestFile) -> bool:
         """Whether the partition summaries leave room for a matching file."""
         tests = self._tests_of(manifest.partition_spec_id)

@@ -91,10 +91,30 @@ def at_snapshot(state: TableState, snapshot_id: int) -> TableState:
 def snapshot_as_of(state: TableState, moment: datetime) -> int:
     """The snapshot that was current at `moment`; a naive datetime is local time."""
     millis = moment.astimezone(UTC).timestamp() * 1000
-    entries = [e for e in state.metadata.snapshot_log if e.timestamp_ms <= millis]
+    log = state.metadata.snapshot_log
+    entries = [e for e in log if e.timestamp_ms <= millis]
     if not entries:
         raise StatementError(f"{state.name} has no snapshot as old as {moment.isoformat()}.")
-    return entries[-1].snapshot_id
+    found = entries[-1].snapshot_id
+    if len(entries) < len(log) and _is_gap(state.metadata, found, log[len(entries)].snapshot_id):
+        raise StatementError(
+            f"The snapshot that {state.name} had at {moment.isoformat()} has expired. The newest "
+            f"kept one before it is {found}: read that with snapshot_id, if it will do."
+        )
+    return found
+
+
+def _is_gap(metadata: TableMetadata, before: int, after: int) -> bool:
+    """Whether snapshots between two of the log were expired: the second's parent is not known.
+
+    Rolled back to and fro, the same one comes twice in a row.
+    """
+    old, new = metadata.snapshot_by_id(before), metadata.snapshot_by_id(after)
+    if old is None or new is None or before == after:
+        return before == after
+    parent = new.parent_snapshot_id
+    lost = parent is None or metadata.snapshot_by_id(parent) is None
+    return lost and (new.sequence_number or 0) > (old.sequence_number or 0) + 1
 
 
 def ancestors(metadata: TableMetadata, snapshot: Snapshot | None) -> Iterator[Snapshot]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icefloe.errors import StorageError
+
+log = logging.getLogger("icefloe")
 
 # What Java's URI leaves unquoted in a path; Spark spells `_metadata.file_path` that way.
 _QUOTED = re.compile(r"[^A-Za-z0-9_\-!.~'()*,;:$&+=/@\u0080-\U0010ffff]")
@@ -68,6 +71,24 @@ def remove_files(io: FileIO, locations: list[str]) -> None:
 
     with ThreadPoolExecutor(_DELETE_THREADS) as pool:
         list(pool.map(remove, locations))
+
+
+def delete_each(io: FileIO, locations: Sequence[str]) -> list[str]:
+    """Delete files that nothing refers to; the ones that could not be, and are still there."""
+
+    def failed(location: str) -> bool:
+        try:
+            io.delete(location)
+        except FileNotFoundError:
+            return False
+        except Exception as error:  # noqa: BLE001 - told by the caller, for each file
+            log.warning("%s was not deleted: %s", location, error)
+            return True
+        return False
+
+    with ThreadPoolExecutor(_DELETE_THREADS) as pool:
+        outcomes = list(pool.map(failed, locations))
+    return [location for location, left in zip(locations, outcomes, strict=True) if left]
 
 
 def remove_written_by(io: FileIO, folder: str, statement_id: str) -> None:

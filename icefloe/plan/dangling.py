@@ -12,11 +12,13 @@ def dangling_deletes(
     files: SnapshotFiles,
     removed: Sequence[LiveFile],
     contents: Mapping[str, Mapping[str, Any]],
+    everywhere: frozenset[int] = frozenset(),
 ) -> tuple[LiveFile, ...]:
     """The delete files that go when `removed` data files go.
 
     `contents` tells which data files a position-delete file names, where it has been read. A
-    delete file that may still apply to a live data file is kept.
+    delete file that may still apply to a live data file is kept. Equality deletes of the specs
+    `everywhere`, which reach every partition, are judged too; then `files` must be all there are.
     """
     if not removed:
         return ()
@@ -28,10 +30,20 @@ def dangling_deletes(
     for file in remaining:
         known = oldest.get(file.partition_key, file.sequence_number)
         oldest[file.partition_key] = min(known, file.sequence_number)
-    return tuple(
+    eldest = min((file.sequence_number for file in remaining), default=None)
+    reaching = tuple(
         delete
         for delete in files.deletes
-        if delete.partition_key in partitions
+        if delete.is_equality_delete
+        and delete.spec_id in everywhere
+        and not (eldest is not None and eldest < delete.sequence_number)
+    )
+    going = {delete.path for delete in reaching}
+    return reaching + tuple(
+        delete
+        for delete in files.deletes
+        if delete.path not in going
+        and delete.partition_key in partitions
         and not _applies(delete, live, oldest.get(delete.partition_key), contents.get(delete.path))
     )
 

@@ -65,9 +65,14 @@ def plan_files(state: TableState, lowered: Lowered) -> FilePlan:
     return choose_files(state, FileMatcher(lowered, state.schema, state.metadata.specs()))
 
 
-def choose_files(state: TableState, matcher: Matcher) -> FilePlan:
-    """Choose the files that a matcher does not rule out; manifests are read once."""
-    files = read_snapshot_files(state.io, state.snapshot, matcher)
+def choose_files(
+    state: TableState, matcher: Matcher, known: SnapshotFiles | None = None
+) -> FilePlan:
+    """Choose the files that a matcher does not rule out; manifests are read once.
+
+    `known` are all files of the snapshot, where they have been read already.
+    """
+    files = known or read_snapshot_files(state.io, state.snapshot, matcher)
     unpartitioned = frozenset(
         spec_id for spec_id, spec in state.metadata.specs().items() if spec.is_unpartitioned()
     )

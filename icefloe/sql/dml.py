@@ -8,7 +8,8 @@ from typing import TypeAlias
 from pyspark.sql.types import StructType
 
 from icefloe.engine import explain, run
-from icefloe.errors import ColumnNotFoundError
+from icefloe.errors import ColumnNotFoundError, StatementError
+from icefloe.maintenance.compact import compact
 from icefloe.metadata.state import MAIN, TableState, state_of
 from icefloe.publishing import Context
 from icefloe.results import DmlResult
@@ -41,6 +42,8 @@ def run_dml(parsed: syntax.WithDml, names: Names, whole: str) -> DmlResult:
                 return run_insert(insert, target.names, target.context, whole)
             case syntax.Truncate():
                 return run(WriteStatement(WriteKind.TRUNCATE), target.context)
+            case syntax.Optimize(_, where):
+                return compact(target.context, target.text(where), None)
             case _ as statement:
                 return run(target.ready(statement), target.context)
 
@@ -55,6 +58,8 @@ def explain_dml(parsed: syntax.WithDml, names: Names, whole: str) -> str:
                 return explain_insert(insert, target.names, target.context, whole)
             case syntax.Truncate():
                 return explain_truncate(target.context)
+            case syntax.Optimize():
+                raise StatementError("EXPLAIN OPTIMIZE is not supported.")
             case _ as statement:
                 return str(explain(target.ready(statement), target.context))
 
@@ -72,7 +77,7 @@ class _Target:
     @classmethod
     def of(cls, parsed: syntax.WithDml, names: Names, whole: str) -> _Target:
         statement = parsed.statement
-        alias = None if isinstance(statement, syntax.Insert | syntax.Truncate) else statement.alias
+        alias = getattr(statement, "alias", None)
         full = full_name(statement.table)
         names.lake.load(full)
         if parsed.ctes is not None:
@@ -84,11 +89,11 @@ class _Target:
             case syntax.Update():
                 return RowStatement(
                     UpdateKind.UPDATE,
-                    self._text(statement.where),
+                    self.text(statement.where),
                     self._assigned(statement.assignments),
                 )
             case syntax.Delete():
-                return RowStatement(UpdateKind.DELETE, self._text(statement.where))
+                return RowStatement(UpdateKind.DELETE, self.text(statement.where))
             case syntax.Merge():
                 return self._merge(statement)
 
@@ -98,7 +103,7 @@ class _Target:
             MergeClause(
                 clause.when,
                 clause.then,
-                self._text(clause.condition, merge.source_name),
+                self.text(clause.condition, merge.source_name),
                 None
                 if clause.assignments is None
                 else self._assigned(clause.assignments, merge.source_name),
@@ -107,7 +112,7 @@ class _Target:
         )
         return MergeStatement(
             source,
-            str(self._text(merge.on, merge.source_name)),
+            str(self.text(merge.on, merge.source_name)),
             self.alias or self.table[-1],
             merge.source_name[-1],
             clauses,
@@ -119,11 +124,11 @@ class _Target:
     ) -> tuple[tuple[str, str], ...]:
         schema = spark_schema(self.context.read_state(MAIN).schema)
         return tuple(
-            (self._column(name, schema), str(self._text(value, *others)))
+            (self._column(name, schema), str(self.text(value, *others)))
             for name, value in assignments
         )
 
-    def _text(self, part: syntax.Slice | None, *others: syntax.Name) -> str | None:
+    def text(self, part: syntax.Slice | None, *others: syntax.Name) -> str | None:
         """An expression as Spark will read it: `ns.t.c` of a table without an alias is `t.c`."""
         if part is None:
             return None

@@ -19,9 +19,8 @@ _REFUSED = {
     "SET": "Use lake.spark.conf.set(name, value).",
     "RESET": "Use lake.spark.conf.unset(name).",
     "USE": "Write the namespace before the table: namespace.table.",
-    "CALL": "Use the methods of a table: rollback(), evolve_partitions() and so on.",
-    "OPTIMIZE": "Files are not compacted yet.",
-    "VACUUM": "Old files are not removed yet.",
+    "CALL": "Use the methods of a table: compact(), expire_snapshots(), rollback() and so on.",
+    "VACUUM": "Use table.expire_snapshots() and table.remove_orphans().",
     "ANALYZE": "Iceberg keeps statistics with each file.",
     "REFRESH": "Every statement reads the table's newest state.",
     "CACHE": "Use lake.sql('SELECT …').cache().",
@@ -83,6 +82,8 @@ def _parse(cursor: Cursor) -> Parsed:
 def _explain(cursor: Cursor) -> Parsed:
     cursor.need("EXPLAIN")
     how = cursor.take_any(_HOW) or ""
+    if cursor.word() == "OPTIMIZE":
+        raise cursor.error("EXPLAIN OPTIMIZE is not supported: table.files() shows the files.")
     if cursor.word() not in (*DML, *QUERY_STARTS, "("):
         if cursor.word() in (*DDL, *SHOW, "EXPLAIN", "ANALYZE"):
             raise cursor.error(f"EXPLAIN {cursor.word()} is not supported: give a query or DML.")

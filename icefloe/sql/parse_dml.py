@@ -1,4 +1,4 @@
-"""INSERT, UPDATE, DELETE, MERGE and TRUNCATE: tokens → what was asked, with slices of the text."""
+"""INSERT, UPDATE, DELETE, MERGE, TRUNCATE, OPTIMIZE: tokens → what was asked, slices of text."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from icefloe.sql.syntax import (
     InsertKind,
     Merge,
     Name,
+    Optimize,
     Slice,
     Truncate,
     Update,
@@ -19,7 +20,7 @@ from icefloe.sql.syntax import (
 from icefloe.statements import Then, When
 from icefloe.table_names import FOLLOWERS, QUERY_STARTS, closing, name_at, operand_end, rows_end
 
-DML = ("INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE")
+DML = ("INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE", "OPTIMIZE")
 
 
 def parse_dml(cursor: Cursor) -> Dml:
@@ -33,6 +34,8 @@ def parse_dml(cursor: Cursor) -> Dml:
             found = _delete(cursor)
         case "MERGE":
             found = _merge(cursor)
+        case "OPTIMIZE":
+            found = Optimize(cursor.dotted(), _where(cursor))
         case _:
             cursor.need("TABLE")
             found = Truncate(cursor.dotted())

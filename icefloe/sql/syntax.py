@@ -132,7 +132,19 @@ class Truncate:
         return []
 
 
-Dml: TypeAlias = Insert | Update | Delete | Merge | Truncate
+@dataclass(frozen=True, slots=True)
+class Optimize:
+    """OPTIMIZE: compaction of the files that may hold rows of the condition."""
+
+    table: Name
+    where: Slice | None
+
+    def expressions(self) -> list[Slice]:
+        """What Spark reads as expressions."""
+        return [self.where] if self.where is not None else []
+
+
+Dml: TypeAlias = Insert | Update | Delete | Merge | Truncate | Optimize
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class FileLayout:
     row_group_rows: int
     parquet: dict[str, object]
     partition_fields: tuple[PartitionField, ...] = ()
+    cut: str | None = None  # a column: where its value changes, a file ends
 
 
 @dataclass
@@ -217,18 +218,20 @@ def write_rows(
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         seen = ChangeCollector(changes) if changes else None
         done: list[DataFileWriter] = []
+        current: object = None
         try:
-            for partition, some in _runs(batches, layout):
+            for piece, partition, some in _runs(batches, layout):
                 rows = _fit(some.select(columns), layout.schema)
                 if seen is not None and changes is not None:
                     seen.add(some)
                     rows = _written(rows, some, changes)
                 if not rows.num_rows:
                     continue
-                if not done or done[-1].partition != partition:
+                if not done or current != (piece, partition):
                     if done:
                         done[-1].close()
                     done.append(DataFileWriter(layout, partition))
+                    current = piece, partition
                 _refuse_outside(some, rows, outside)
                 done[-1].write(rows)
             if done:
@@ -318,17 +321,19 @@ def _shown(transform: str, value: object) -> str:
 
 def _runs(
     batches: Iterator[pa.RecordBatch], layout: FileLayout
-) -> Iterator[tuple[tuple[object, ...], pa.Table]]:
-    """Batches cut where the partition changes."""
+) -> Iterator[tuple[object, tuple[object, ...], pa.Table]]:
+    """Batches cut where the partition changes, and where a file has to end."""
     names = [f.column for f in layout.partition_fields]
+    pieces = [layout.cut] if layout.cut else []
     for batch in batches:
         if not batch.num_rows:
             continue
         table = pa.Table.from_batches([batch])
-        starts = _run_starts(batch, names)
+        starts = _run_starts(batch, [*pieces, *names])
         for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
             values = tuple(batch.column(name)[start].as_py() for name in names)
-            yield values, table.slice(start, end - start)
+            piece = batch.column(layout.cut)[start].as_py() if layout.cut else None
+            yield piece, values, table.slice(start, end - start)
 
 
 def _run_starts(batch: pa.RecordBatch, names: Sequence[str]) -> list[int]:

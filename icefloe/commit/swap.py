@@ -1,0 +1,162 @@
+"""Ask the catalog to move a branch, and find out what came of it.
+
+What can go wrong is sorted by outcome: surely not published, surely published, or nobody can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchTableError,
+)
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertCurrentSchemaId,
+    AssertLastAssignedFieldId,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+)
+from requests import RequestException
+from sqlalchemy.exc import OperationalError
+
+from icefloe.commit.retry import LostRaceError
+from icefloe.errors import (
+    CommitStateUnknownError,
+    IcefloeError,
+    StorageError,
+    TableNotFoundError,
+)
+from icefloe.metadata.evolved import SchemaChange
+from icefloe.metadata.old_metadata import remove_old_metadata
+from icefloe.metadata.state import TableState
+
+# Kinds of OSError that tell of the way to the catalog, not of a file.
+_NO_ANSWER = (RequestException, ConnectionError, TimeoutError)
+
+
+def load_table(catalog: Catalog, name: str) -> IcebergTable:
+    """The table as it is now; a catalog that is busy counts as a lost race."""
+    try:
+        return catalog.load_table(name)
+    except NoSuchTableError as missing:
+        raise TableNotFoundError(f"Table {name} does not exist any more.") from missing
+    except IcefloeError:
+        raise
+    except OperationalError as busy:
+        if "database is locked" in str(busy):
+            raise LostRaceError(str(busy)) from busy
+        raise
+
+
+def swap(
+    catalog: Catalog,
+    table: IcebergTable,
+    head: TableState,
+    snapshot: Snapshot,
+    schema_change: SchemaChange | None = None,
+) -> None:
+    """Move the branch to the snapshot, if the table is still as `head` has it.
+
+    Raises LostRaceError or StorageError when it surely did not, CommitStateUnknownError where
+    nobody can tell.
+    """
+    ref = head.metadata.refs.get(head.branch)
+    found = table.metadata
+    requirements: tuple[TableRequirement, ...] = (
+        AssertTableUUID(uuid=found.table_uuid),
+        AssertRefSnapshotId(ref=head.branch, snapshot_id=ref.snapshot_id if ref else None),
+        AssertCurrentSchemaId(current_schema_id=found.current_schema_id),
+    )
+    if schema_change:
+        last = AssertLastAssignedFieldId(last_assigned_field_id=found.last_column_id)
+        requirements = (*requirements, last)
+    updates = (
+        *(schema_change.updates if schema_change else ()),
+        AddSnapshotUpdate(snapshot=snapshot),
+        SetSnapshotRefUpdate(
+            ref_name=head.branch,
+            type=SnapshotRefType.BRANCH,
+            snapshot_id=snapshot.snapshot_id,
+            max_ref_age_ms=ref.max_ref_age_ms if ref else None,
+            max_snapshot_age_ms=ref.max_snapshot_age_ms if ref else None,
+            min_snapshots_to_keep=ref.min_snapshots_to_keep if ref else None,
+        ),
+    )
+    try:
+        answer = catalog.commit_table(table, requirements, updates)
+    except BaseException as error:  # noqa: BLE001 - Ctrl-C too leaves a commit that may land
+        settle(
+            catalog,
+            head.name,
+            lambda metadata: metadata.snapshot_by_id(snapshot.snapshot_id) is not None,
+            unknown(head.name, snapshot.snapshot_id, error),
+            error,
+        )
+        return
+    remove_old_metadata(catalog, head.io, head.metadata, answer.metadata)
+
+
+def settle(
+    catalog: Catalog,
+    name: str,
+    landed_in: Callable[[TableMetadata], bool],
+    doubt: CommitStateUnknownError,
+    error: BaseException,
+) -> None:
+    """Find out what came of a commit that ended in an error.
+
+    Returns when it is there; a client that asks twice, for one, is refused by its own first
+    request. Raises LostRaceError or StorageError when it surely is not, and `doubt` where nobody
+    can tell.
+    """
+    landed = _has_landed(catalog, name, landed_in)
+    if landed and isinstance(error, Exception):
+        return
+    if landed is None or not isinstance(error, Exception):  # Ctrl-C: it may land yet
+        raise doubt from error
+    if isinstance(error, CommitFailedException) or _is_lost_race(error):
+        raise LostRaceError(str(error)) from error
+    if isinstance(error, OSError) and not isinstance(error, _NO_ANSWER):
+        # Metadata could not be written; the catalog was not asked yet.
+        raise StorageError(f"Cannot write the metadata of {name}: {error}") from error
+    raise doubt from error
+
+
+def unknown(name: str, snapshot_id: int, error: BaseException) -> CommitStateUnknownError:
+    """Nobody can tell whether a snapshot was published."""
+    return CommitStateUnknownError(
+        f"{name}: the catalog did not say whether snapshot {snapshot_id} was published "
+        f"({error!r}). No file was deleted. Look whether the table's history has that snapshot "
+        "before running the statement again."
+    )
+
+
+def _is_lost_race(error: Exception) -> bool:
+    if isinstance(error, CommitStateUnknownException):
+        return False
+    # Another branch took the sequence number; PyIceberg tells it as a plain ValueError.
+    if isinstance(error, ValueError) and "older than last sequence number" in str(error):
+        return True
+    return isinstance(error, OperationalError) and "database is locked" in str(error)
+
+
+def _has_landed(
+    catalog: Catalog, name: str, landed_in: Callable[[TableMetadata], bool]
+) -> bool | None:
+    """Whether the table has the commit; None when that cannot be found out."""
+    try:
+        return landed_in(catalog.load_table(name).metadata)
+    except NoSuchTableError:
+        return False
+    except BaseException:  # noqa: BLE001 - the catalog still does not answer, or Ctrl-C
+        return None

@@ -1,0 +1,138 @@
+"""Rows of many files written as few: in their order, or in the table's, with deletes applied."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from icefloe import columns
+from icefloe.execute.rewrite import uneven
+from icefloe.execute.scan import Scan
+from icefloe.execute.write_data import (
+    WrittenRows,
+    file_layout,
+    run_task,
+    sort_columns,
+    written_rows,
+)
+from icefloe.frames import frame_of
+from icefloe.metadata.storage import spark_uri
+from icefloe.plan.packing import LARGE, Pack, Packing, Source
+from icefloe.quoting import quoted
+from icefloe.schemas.transforms import partition_columns
+from icefloe.tasks.write import FileLayout, write_rows
+
+_MAX_TASKS = 1000
+_START = f"{columns.PREFIX}start"  # where the file's rows begin, in bytes of its pack
+_ROW_BYTES = f"{columns.PREFIX}row_bytes"
+_SHARE = f"{columns.PREFIX}share"  # bytes that go into each output of the pack
+_FIRST = f"{columns.PREFIX}first"  # number of the pack's first output
+_LAST = f"{columns.PREFIX}last"
+
+
+def write_packed(scan: Scan, packing: Packing, statement_id: str, target_bytes: int) -> WrittenRows:
+    """Write the live rows of the files anew under the current spec; one Spark job."""
+    sources = packing.sources
+    over = scan.over([source.candidate for source in sources])
+    names = [columns.partition_field(i) for i in range(len(scan.state.metadata.spec().fields))]
+    rows = over.rows()
+    values = partition_columns(scan.state.metadata.spec(), scan.state.schema)
+    for name, value in zip(names, values, strict=True):
+        rows = rows.withColumn(name, value)
+    layout = file_layout(scan.state, statement_id)
+    if packing.moving:
+        rows = _with_facts(rows, _facts_of_moving(packing.moving))
+        rows = rows.repartition(*map(F.col, names))
+        layout = replace(layout, target_file_bytes=target_bytes)
+        first = [F.col(name) for name in names]
+    else:
+        rows = _with_facts(rows, _facts_of_packs(packing.packs))
+        rows = rows.withColumn(columns.OUTPUT, _output())
+        rows = rows.repartition(_tasks(packing.packs), F.col(columns.OUTPUT))
+        # Each output is one file, unless its rows turn out to need far more than before.
+        limit = int(LARGE * target_bytes)
+        layout = replace(layout, target_file_bytes=limit, cut=columns.OUTPUT)
+        first = [F.col(name) for name in (columns.OUTPUT, *names)]
+    order = sort_columns(scan.state) or [F.col(columns.ORDER), F.col(columns.POS)]
+    written = _write(scan, rows.sortWithinPartitions(*first, *order), layout, names)
+    expected = sum(source.rows for source in sources)
+    hidden = any(source.candidate.equality_deletes for source in sources)
+    if written.rows != expected and (not hidden or written.rows > expected):
+        raise uneven(written.rows, expected)
+    return written
+
+
+def _write(scan: Scan, rows: DataFrame, layout: FileLayout, names: list[str]) -> WrittenRows:
+    fields = scan.state.schema.fields
+    carried = [quoted(field.name).alias(columns.written(i)) for i, field in enumerate(fields)]
+    cut = [layout.cut] if layout.cut else []
+    task = write_rows(layout, [columns.written(i) for i in range(len(fields))])
+    return written_rows(scan.state, run_task(rows.select(*carried, *names, *cut), task))
+
+
+def _facts_of_packs(packs: tuple[Pack, ...]) -> pa.Table:
+    """Where each file's rows lie in its pack, and which outputs the pack has."""
+    facts: list[dict[str, object]] = []
+    first = 0
+    for pack in packs:
+        start = 0.0
+        for source in pack.sources:
+            facts.append(
+                {
+                    columns.FILE: spark_uri(source.candidate.path),
+                    columns.ORDER: len(facts),
+                    _START: start,
+                    _ROW_BYTES: source.bytes / max(1, source.candidate.live.rows),
+                    _SHARE: max(1.0, pack.bytes) / pack.outputs,
+                    _FIRST: first,
+                    _LAST: first + pack.outputs - 1,
+                }
+            )
+            start += source.bytes
+        first += pack.outputs
+    schema = pa.schema(
+        [
+            (columns.FILE, pa.string()),
+            (columns.ORDER, pa.int64()),
+            (_START, pa.float64()),
+            (_ROW_BYTES, pa.float64()),
+            (_SHARE, pa.float64()),
+            (_FIRST, pa.int64()),
+            (_LAST, pa.int64()),
+        ]
+    )
+    return pa.Table.from_pylist(facts, schema=schema)
+
+
+def _facts_of_moving(sources: tuple[Source, ...]) -> pa.Table:
+    return pa.table(
+        {
+            columns.FILE: pa.array([spark_uri(s.candidate.path) for s in sources], pa.string()),
+            columns.ORDER: pa.array(range(len(sources)), pa.int64()),
+        }
+    )
+
+
+def _with_facts(rows: DataFrame, facts: pa.Table) -> DataFrame:
+    """Look up each row's file; a row whose file is not known is an error, never dropped."""
+    found = frame_of(rows.sparkSession, facts)
+    joined = rows.join(F.broadcast(found), columns.FILE, "left")
+    unknown = F.concat(F.lit("icefloe lost track of the file "), F.col(columns.FILE))
+    known = F.when(F.col(columns.ORDER).isNull(), F.raise_error(unknown))
+    return joined.withColumn(columns.ORDER, known.otherwise(F.col(columns.ORDER)))
+
+
+def _output() -> Column:
+    """The new file of a row, by how many bytes of the pack come before it."""
+    before = F.col(_START) + F.col(columns.POS) * F.col(_ROW_BYTES)
+    number = F.col(_FIRST) + F.floor(before / F.col(_SHARE))
+    return F.least(number, F.col(_LAST)).cast("int")
+
+
+def _tasks(packs: tuple[Pack, ...]) -> int:
+    """Twice as many as there are outputs, since several may fall to one task by chance."""
+    outputs = sum(pack.outputs for pack in packs)
+    return min(2 * outputs, _MAX_TASKS) if outputs > 1 else 1

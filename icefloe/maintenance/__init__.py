@@ -1,0 +1,1 @@
+"""Upkeep of tables: files compacted, history expired, orphans removed, manifests rewritten."""

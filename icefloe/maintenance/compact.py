@@ -1,0 +1,128 @@
+"""Compaction: the same rows in fewer, well-sized files without deletes, in one commit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from icefloe import columns
+from icefloe.changes import FileChanges, RemoveFiles
+from icefloe.commit.conflicts import Guard
+from icefloe.commit.snapshot import Removed
+from icefloe.errors import StatementError
+from icefloe.execute.compaction import write_packed
+from icefloe.execute.scan import Scan
+from icefloe.metadata.files import SnapshotFiles
+from icefloe.metadata.manifests import read_snapshot_files
+from icefloe.metadata.matching import FileMatcher
+from icefloe.metadata.state import MAIN, TableState
+from icefloe.metadata.storage import spark_uri
+from icefloe.plan.bind import bind_condition, lower_condition
+from icefloe.plan.dangling import dangling_deletes
+from icefloe.plan.files import choose_files
+from icefloe.plan.packing import Packing, pack_files
+from icefloe.predicates.lowered import UNKNOWN
+from icefloe.publishing import Context, added_bytes, publish_changes, repeated, statement_files
+from icefloe.results import DmlResult
+from icefloe.schemas.spark_types import spark_schema
+from icefloe.settings import Isolation
+from icefloe.spark_errors import translated
+from icefloe.statements import Condition, Options
+
+OPERATION = "compact"
+
+
+def compact(context: Context, where: Condition | None, target_file_bytes: int | None) -> DmlResult:
+    """Rewrite small, too large and dented files that may hold rows of `where`; rows stay the same.
+
+    Files that another writer changed meanwhile are a ConflictError; rows added meanwhile are not.
+    """
+    return repeated(Options(), lambda: _compact(context, where, target_file_bytes))
+
+
+def _compact(context: Context, where: Condition | None, target: int | None) -> DmlResult:
+    state = context.read_state(MAIN)
+    target = state.settings.target_file_bytes if target is None else _checked(target)
+    files = read_snapshot_files(state.io, state.snapshot)
+    scan = _chosen(context, state, files, where)
+    spec = state.metadata.spec()
+    packing = pack_files(
+        scan.candidates,
+        scan.live_rows,
+        spec.spec_id,
+        target,
+        partitioned=not spec.is_unpartitioned(),
+    )
+    removed = tuple(source.candidate.live for source in packing.sources)
+    result = DmlResult(
+        operation=OPERATION,
+        files_scanned=len(removed),
+        files_skipped=len(files.data) - len(removed),
+    )
+    if not removed:
+        return result
+    with statement_files(state) as statement_id:
+        changes = _changes(scan, files, packing, statement_id, target)
+
+        def describe(gone: Removed) -> DmlResult:
+            written = added_bytes(changes)
+            return replace(
+                result,
+                rows_copied=sum(file.record_count for file in changes.added_data),
+                data_files_added=len(changes.added_data),
+                data_files_removed=len(gone.data),
+                delete_files_removed=len(gone.deletes),
+                bytes_written=written,
+                bytes_encoded=written,
+            )
+
+        return publish_changes(context, state, changes, _guard(state), Options(), describe)
+
+
+def _checked(target: int) -> int:
+    if not isinstance(target, int) or isinstance(target, bool) or target < 1:
+        raise StatementError(f"target_file_bytes is {target!r}: use a number of bytes from 1.")
+    return target
+
+
+def _chosen(
+    context: Context, state: TableState, files: SnapshotFiles, where: Condition | None
+) -> Scan:
+    """The files that may hold rows of `where`; Spark looks where metadata cannot tell."""
+    matcher = FileMatcher(
+        lower_condition(where, state, context.spark), state.schema, state.metadata.specs()
+    )
+    nothing = context.spark.createDataFrame([], spark_schema(state.schema)).alias(state.alias)
+    names = [field.name for field in state.schema.fields]
+    condition = bind_condition(where, nothing, names, lambda text: context.resolve(text, state))
+    scan = Scan.of(context.spark, state, choose_files(state, matcher, files).candidates)
+    if condition is None or matcher.tells or not scan.candidates:
+        return scan
+    with translated(names):
+        rows = scan.rows().alias(state.alias).filter(condition)
+        found = {row[0] for row in rows.select(columns.FILE).distinct().collect()}
+    return scan.over([c for c in scan.candidates if spark_uri(c.path) in found])
+
+
+def _changes(
+    scan: Scan, files: SnapshotFiles, packing: Packing, statement_id: str, target: int
+) -> FileChanges:
+    state = scan.state
+    written = write_packed(scan, packing, statement_id, target)
+    removed = tuple(source.candidate.live for source in packing.sources)
+    specs = state.metadata.specs()
+    everywhere = frozenset(i for i, spec in specs.items() if spec.is_unpartitioned())
+    dangling = dangling_deletes(files, removed, scan.delete_contents, everywhere)
+    # As old as what was read: deletes that others publish meanwhile still apply to the new files.
+    snapshot = state.snapshot if state.metadata.format_version > 1 else None
+    return FileChanges(
+        added_data=written.files,
+        removal=RemoveFiles(removed, dangling),
+        compacts=True,
+        data_sequence_number=snapshot.sequence_number if snapshot else None,
+    )
+
+
+def _guard(state: TableState) -> Guard:
+    """Rows that come meanwhile do not matter, deletes of the rows rewritten do."""
+    everything = FileMatcher(UNKNOWN, state.schema, state.metadata.specs())
+    return Guard(Isolation.SNAPSHOT, everything, columns=frozenset(state.schema.field_ids))

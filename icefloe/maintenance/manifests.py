@@ -1,0 +1,88 @@
+"""Rewrite manifests: the same files, listed in fewer manifests with one partition's together."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table.snapshots import Operation
+
+from icefloe.changes import FileChanges
+from icefloe.commit.clustering import Clustered, cluster_manifests
+from icefloe.commit.retry import LostRaceError, with_retries
+from icefloe.commit.snapshot import Removed, SnapshotDraft
+from icefloe.commit.swap import load_table, swap
+from icefloe.errors import ConflictError, StorageError
+from icefloe.metadata.state import TableState, state_of
+from icefloe.metadata.storage import remove_files
+from icefloe.results import RewriteManifestsResult
+
+OPERATION = "rewrite_manifests"
+
+
+def rewrite_manifests(catalog: Catalog, state: TableState) -> RewriteManifestsResult:
+    """Publish one snapshot with better manifests; no file of rows is touched.
+
+    A lost race is tried again on the table as it then is.
+    """
+    started = time.monotonic()
+    snapshot_id = state.metadata.new_snapshot_id()
+    try:
+        result = with_retries(
+            lambda number: _attempt(catalog, state.name, snapshot_id, number),
+            state.settings.retry,
+        )
+    except LostRaceError as lost:
+        raise ConflictError(
+            "other writers won the race for the catalog every time",
+            table=state.name,
+            base_snapshot_id=state.snapshot_id,
+            current_snapshot_id=None,
+        ) from lost
+    return replace(result, duration_s=time.monotonic() - started)
+
+
+def _attempt(catalog: Catalog, name: str, snapshot_id: int, number: int) -> RewriteManifestsResult:
+    table = load_table(catalog, name)
+    head = state_of(table, name)
+    draft = SnapshotDraft(head, snapshot_id)
+    try:
+        clustered = cluster_manifests(draft)
+        result = _result(clustered, number)
+        if not clustered.added:
+            return result
+        summary = draft.summary_of(FileChanges(), Removed(), _facts(clustered))
+        snapshot = draft.finish(list(clustered.manifests), Operation.REPLACE, summary)
+    except BaseException:
+        remove_files(head.io, draft.written)
+        raise
+    try:
+        swap(catalog, table, head, snapshot)
+    except (LostRaceError, StorageError):
+        remove_files(head.io, draft.written)
+        raise
+    return replace(result, snapshot_id=snapshot_id)
+
+
+def _result(clustered: Clustered, number: int) -> RewriteManifestsResult:
+    return RewriteManifestsResult(
+        manifests_before=len(clustered.before),
+        manifests_after=len(clustered.manifests if clustered.added else clustered.before),
+        manifests_removed=len(clustered.removed),
+        manifests_added=len(clustered.added),
+        entries_rewritten=clustered.entries,
+        bytes_written=sum(manifest.manifest_length for manifest in clustered.added),
+        attempts=number,
+    )
+
+
+def _facts(clustered: Clustered) -> dict[str, str]:
+    """What Iceberg's own rewrite writes into the summary."""
+    return {
+        "icefloe.operation": OPERATION,
+        "manifests-created": str(len(clustered.added)),
+        "manifests-kept": str(len(clustered.manifests) - len(clustered.added)),
+        "manifests-replaced": str(len(clustered.removed)),
+        "entries-processed": str(clustered.entries),
+    }

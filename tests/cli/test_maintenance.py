@@ -1,0 +1,196 @@
+"""The commands of maintenance, catalogs by name, readers that leave early, and Spark Connect."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import icefloe
+from icefloe.cli.app import app
+
+SOON = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+
+
+def run(folder: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["--warehouse", str(folder), *arguments])
+
+
+@pytest.fixture
+def folder(spark, tmp_path) -> Path:
+    """A lake with one table of two files and a delete, and a stray file in its folder."""
+    found: Path = tmp_path / "lake"
+    with icefloe.connect(found, spark=spark) as lake:
+        orders = lake.create_table("shop.orders", "id BIGINT, n INT")
+        orders.append([{"id": n, "n": n} for n in range(3)])
+        orders.append([{"id": 9, "n": None}])
+        orders.delete().where("id = 1").execute()
+    return found
+
+
+@pytest.fixture
+def stray(folder) -> Path:
+    path = folder / "shop" / "orders" / "data" / "stray.parquet"
+    path.write_text("?")
+    return path
+
+
+def test_compact_expire_and_orphans_for_people(folder, stray):
+    told = run(folder, "compact", "shop.orders")
+    assert told.exit_code == 0, told.stderr
+    assert told.stdout.startswith("compact: 3 rows rewritten in ")
+    assert "1 data file added, 2 data files and 1 delete file removed" in told.stdout
+    assert run(folder, "compact", "shop.orders").stdout.startswith("compact: nothing to change in")
+
+    told = run(folder, "expire", "shop.orders")
+    assert "expire: 0 snapshots gone, 4 kept in " in told.stdout
+    told = run(folder, "expire", "shop.orders", "--older-than", SOON, "--retain-last", "2")
+    assert "expire: 2 snapshots gone, 2 kept in " in told.stdout
+    told = run(folder, "expire", "shop.orders", "--older-than", SOON)
+    assert "; 2 data files, 1 delete file, " in told.stdout
+
+    assert run(folder, "orphans", "shop.orders").stdout == (
+        "orphans: nothing to remove; 1 file too young to tell\n"
+    )
+    told = run(folder, "orphans", "shop.orders", "--older-than", SOON).stdout
+    assert "data/stray.parquet" in told
+    assert told.endswith("orphans: 1 file, 1 B: listed only, --delete removes them\n")
+    assert stray.exists()
+    told = run(folder, "orphans", "shop.orders", "--older-than", SOON, "--delete").stdout
+    assert told.endswith("orphans: 1 file, 1 B deleted\n")
+    assert not stray.exists()
+    assert run(folder, "flush", "shop.orders").stdout.startswith("flush: nothing to change in ")
+
+
+def test_compact_expire_and_orphans_for_programs(folder, stray):
+    told = run(folder, "compact", "shop.orders", "--where", "id < 5", "--format", "json")
+    result = json.loads(told.stdout)
+    assert (result["operation"], result["rows_copied"], result["files_skipped"]) == (
+        "compact",
+        2,
+        1,
+    )
+    told = run(folder, "compact", "shop.orders", "--target-file-bytes", "999", "--format", "csv")
+    (row,) = csv.DictReader(io.StringIO(told.stdout, newline=""))
+    assert row["operation"] == "compact"
+
+    told = run(folder, "expire", "shop.orders", "--older-than", SOON, "--format", "json")
+    result = json.loads(told.stdout)
+    assert len(result["snapshots_expired"]) == result["manifest_lists_deleted"] >= 3
+
+    told = run(folder, "--format", "json", "orphans", "shop.orders", "--older-than", SOON)
+    result = json.loads(told.stdout)
+    assert result["dry_run"] is True
+    assert [Path(file).name for file in result["files"]] == ["stray.parquet"]
+    assert (
+        json.loads(run(folder, "flush", "shop.orders", "--format", "json").stdout)["snapshot_id"]
+        is None
+    )
+
+
+def test_failures_have_their_status(folder):
+    assert run(folder, "compact", "shop.nothing").exit_code == 1
+    told = run(folder, "compact", "shop.orders", "--where", "idd = 1")
+    assert (told.exit_code, told.stdout) == (1, "")
+    assert "Did you mean 'id'?" in told.stderr
+    for wrong in (
+        ["expire", "shop.orders", "--older-than", "yesterday"],
+        ["expire", "shop.orders", "--retain-last", "0"],
+        ["compact", "shop.orders", "--target-file-bytes", "0"],
+        ["orphans"],
+    ):
+        assert run(folder, *wrong).exit_code == 2
+
+
+def program(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The program in a process of its own."""
+    left_out = {"PYSPARK_PYTHON", "SPARK_REMOTE"}
+    known = {key: value for key, value in os.environ.items() if key not in left_out}
+    return subprocess.run(
+        [sys.executable, "-m", "icefloe", *arguments],
+        cwd=folder,
+        env={**known, "XDG_STATE_HOME": str(folder / "state"), **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "configured", ["file", pytest.param("environment", marks=pytest.mark.slow)]
+)
+def test_a_catalog_by_its_name(folder, tmp_path, configured):
+    """The catalog is that of the lake's folder, called as it is there."""
+    uri, warehouse = f"sqlite:///{folder}/catalog.db", f"file://{folder}"
+    if configured == "file":
+        text = f"catalog:\n  icefloe:\n    type: sql\n    uri: {uri}\n    warehouse: {warehouse}\n"
+        (tmp_path / ".pyiceberg.yaml").write_text(text)
+        environment = {"PYICEBERG_HOME": str(tmp_path)}
+    else:
+        prefix = "PYICEBERG_CATALOG__ICEFLOE__"
+        environment = {f"{prefix}TYPE": "sql", f"{prefix}URI": uri, f"{prefix}WAREHOUSE": warehouse}
+    told = program(tmp_path, "--catalog", "icefloe", "tables", "--format", "csv", **environment)
+    assert told.stderr == ""
+    assert told.stdout.splitlines()[1].startswith("shop.orders,3,2,1,")
+    if configured == "environment":
+        told = program(tmp_path, "--catalog", "icefloe", "orphans", "shop.orders", **environment)
+        assert (told.stdout, told.returncode) == ("orphans: nothing to remove\n", 0)
+
+
+@pytest.mark.slow
+def test_a_catalog_that_nobody_configured(tmp_path):
+    told = program(tmp_path, "--catalog", "nowhere", "tables", PYICEBERG_HOME=str(tmp_path))
+    assert (told.returncode, told.stdout) == (1, "")
+    assert "'nowhere'" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_early_hears_no_complaint(tmp_path):
+    """`icefloe sql … | head -1`: one row, and quiet."""
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "icefloe",
+            "sql",
+            "SELECT id FROM range(3000000)",
+            "--format",
+            "csv",
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert running.stdout.readline() == b"id\r\n"
+        running.stdout.close()
+        assert running.stderr.read() == b""
+        assert running.wait(120) == 1
+
+
+@pytest.mark.slow
+def test_the_command_line_over_spark_connect(folder, tmp_path):
+    """SPARK_REMOTE is what Spark itself goes by; statements, rows and errors are the same."""
+    text = "UPDATE shop.orders SET n = 5 WHERE id = 9; SELECT * FROM shop.orders ORDER BY id"
+    arguments = ("--warehouse", str(folder), "--format", "csv")
+    told = program(tmp_path, *arguments, "sql", text, SPARK_REMOTE="local[1]")
+    assert told.stderr == ""
+    assert told.stdout.splitlines()[-4:] == ["id,n", "0,0", "2,2", "9,5"]
+    assert told.returncode == 0
+    told = program(tmp_path, *arguments, "compact", "shop.orders", SPARK_REMOTE="local")
+    assert (told.stderr, told.returncode) == ("", 0)
+    assert ",3," in told.stdout

@@ -1,0 +1,55 @@
+"""icefloe's upkeep of tables that the reference wrote, and the reference's of tables after ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from both_engines import Both, row
+from tables import data_files, delete_files
+
+pytestmark = pytest.mark.iceberg
+
+MakeBoth = Callable[..., Both]
+
+
+@pytest.mark.parametrize("partition_by", [(), ("region",)])
+def test_upkeep_of_a_table_that_both_write(both: MakeBoth, partition_by: tuple[str, ...]) -> None:
+    """Compaction, manifests, history and orphans: after each, both engines have the same rows."""
+    table = both().made_by_reference(partition_by)
+    for start in (0, 8, 16):
+        table.insert(map(row, range(start, start + 8)))
+    table.sql("DELETE FROM {t} WHERE id % 3 = 0")
+    table.expect(lambda r: None if r["id"] % 3 == 0 else r)
+    table.sql("UPDATE {t} SET n = 1 WHERE id % 4 = 1")
+    table.expect(lambda r: {**r, "n": 1} if r["id"] % 4 == 1 else r)
+    table.check()
+
+    done = table.ours.compact()
+
+    table.check()
+    assert done.rows_copied == len(table.expected)
+    assert delete_files(table.ours) == []
+    assert table.sql("SELECT operation FROM {t}.snapshots").collect()[-1][0] == "replace"
+    assert table.call("rewrite_data_files").rewritten_data_files_count == 0
+    assert table.ours.compact().snapshot_id is None
+
+    table.sql("DELETE FROM {t} WHERE id = 7")
+    table.expect(lambda r: None if r["id"] == 7 else r)
+    table.append([row(30)])
+    table.check()
+    table.ours.rewrite_manifests()
+    table.check()
+
+    later = datetime.now(UTC) + timedelta(seconds=2)
+    gone = table.ours.expire_snapshots(older_than=later)
+    assert len(gone.snapshots_expired) >= 8
+    assert gone.files_failed == ()
+    table.check()
+    assert table.ours.remove_orphans(older_than=later, dry_run=False).files_failed == ()
+    table.check()
+    table.insert([row(40)])
+    table.call("rewrite_data_files", "options => map('min-input-files', '2')")
+    table.check()
+    assert data_files(table.ours)
