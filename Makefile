@@ -126,3 +126,4 @@ lock:  ## Resolve dependencies anew
 	  requirements-sail.in --output-file requirements-sail.lock
 
 clean:  ## Remove environments and the demo's lake
+	rm -rf $(VENV) $(ICEBERG_VENV) $(SAIL_VENV) demo-lake

@@ -184,7 +184,7 @@ def _laid_out(
 
 
 def sort_columns(state: TableState, only: Column | None = None) -> list[Column]:
-    """What the table's rows are sorted by, if anything; with `only`, those of which that is true."""
+    """What the table's rows are sorted by, if anything; with `only`, those it is true of."""
     fields = state.metadata.sort_order().fields
     spec = PartitionSpec(
         *(
