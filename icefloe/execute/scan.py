@@ -103,6 +103,13 @@ class Scan:
         ]
         return reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
 
+    @property
+    def may_be_declined(self) -> bool:
+        """Whether tasks may not be able to carry the columns of files over as they are."""
+        nested = any(not f.field_type.is_primitive for f in self.state.schema.fields)
+        evolved = nested and len(self.state.metadata.schemas) > 1
+        return evolved or bool(physical_layouts(self.state, [c.path for c in self.candidates]))
+
     def live_rows(self, candidate: Candidate) -> int:
         """Rows of a file that position deletes leave; equality deletes are not counted."""
         return candidate.live.rows - len(self.deleted.get(candidate.path, ()))
