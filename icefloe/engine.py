@@ -15,7 +15,7 @@ from icefloe.execute.row_changes import RowChange, change_rows
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, write_data
 from icefloe.merging import explain_merge, run_merge
-from icefloe.metadata.files import DeleteIndex, LiveFile, partition_key_of
+from icefloe.metadata.files import DeleteIndex, LiveFile, partition_key_of, unpartitioned_specs
 from icefloe.metadata.matching import FileMatcher
 from icefloe.metadata.state import TableState
 from icefloe.plan.bind import Bound, bind_statement
@@ -153,10 +153,7 @@ def _written_changes(kind: WriteKind, written: WrittenRows) -> FileChanges:
 
 def live_rows(spark: SparkSession, state: TableState, gone: Removed) -> int:
     """How many rows removed files still had."""
-    specs = state.metadata.specs()
-    index = DeleteIndex.of(
-        gone.deletes, frozenset(i for i, spec in specs.items() if spec.is_unpartitioned())
-    )
+    index = DeleteIndex.of(gone.deletes, unpartitioned_specs(state.metadata))
     return count_live(Scan.of(spark, state, [_candidate(file, index) for file in gone.data]))
 
 

@@ -149,6 +149,7 @@ def rollback(
     target = snapshot_as_of(state, as_of) if as_of is not None else snapshot_id
     at_snapshot(state, int(str(target)))  # refuses one the table does not have
     table = catalog.load_table(state.name)
+    kept = table.metadata.refs.get("main")
     with _as_ours(table):
         catalog.commit_table(
             table,
@@ -158,9 +159,9 @@ def rollback(
                     ref_name="main",
                     type=SnapshotRefType.BRANCH,
                     snapshot_id=target,
-                    max_ref_age_ms=None,
-                    max_snapshot_age_ms=None,
-                    min_snapshots_to_keep=None,
+                    max_ref_age_ms=kept.max_ref_age_ms if kept else None,
+                    max_snapshot_age_ms=kept.max_snapshot_age_ms if kept else None,
+                    min_snapshots_to_keep=kept.min_snapshots_to_keep if kept else None,
                 ),
             ),
         )

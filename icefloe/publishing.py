@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
@@ -55,17 +56,26 @@ def repeated(options: Options, once: Callable[[], DmlResult]) -> DmlResult:
     return result
 
 
+# Whether the statement has come to its commit, which takes care of its files itself.
+_publishing: ContextVar[bool] = ContextVar("publishing", default=False)
+
+
 @contextmanager
 def statement_files(state: TableState) -> Iterator[str]:
     """An id for the names of a statement's files, which are removed if it fails."""
     statement_id = uuid.uuid4().hex
+    before = _publishing.set(False)
     try:
         yield statement_id
     except (CommitStateUnknownError, ConflictError):
         raise  # the commit keeps the files, or has removed each of them already
-    except BaseException:
-        remove_written_by(state.io, state.data_location, statement_id)
+    except BaseException as error:
+        # Ctrl-C may come when the files are published and the statement is about to return.
+        if isinstance(error, Exception) or not _publishing.get():
+            remove_written_by(state.io, state.data_location, statement_id)
         raise
+    finally:
+        _publishing.reset(before)
 
 
 def publish_changes(
@@ -84,6 +94,7 @@ def publish_changes(
     summary = {**options.summary, **(facts or {})}
     if options.idempotency_key is not None:
         summary[IDEMPOTENCY_KEY] = options.idempotency_key
+    _publishing.set(True)
     return publish(
         Commit(
             context.catalog,

@@ -27,6 +27,7 @@ from icefloe.errors import (
 )
 from icefloe.execute.position_deletes import read_position_deletes
 from icefloe.metadata.evolved import SchemaChange
+from icefloe.metadata.files import unpartitioned_specs
 from icefloe.metadata.schema_changes import unreadable_columns
 from icefloe.metadata.state import TableState, ancestors, state_of
 from icefloe.metadata.storage import remove_files
@@ -142,8 +143,7 @@ def _refuse_conflicts(commit: Commit, head: TableState) -> None:
         )
     if commit.guard.matcher is None:
         return  # no row was read: nothing that landed meanwhile can matter
-    specs = head.metadata.specs()
-    unpartitioned = frozenset(i for i, spec in specs.items() if spec.is_unpartitioned())
+    unpartitioned = unpartitioned_specs(head.metadata)
     found = find_conflict(
         commit.changes,
         commit.guard,

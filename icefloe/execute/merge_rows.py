@@ -25,7 +25,7 @@ from icefloe.execute.rewrite_and_add import FilesAndNewRows
 from icefloe.execute.row_changes import RowChangeOutcome
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, find_rows, write_data
-from icefloe.metadata.storage import spark_uri
+from icefloe.metadata.storage import delete_each, spark_uri
 from icefloe.plan.files import Candidate, FilePlan
 from icefloe.plan.merge_plan import JoinShape
 from icefloe.quoting import quoted
@@ -35,6 +35,7 @@ from icefloe.statements import Then
 from icefloe.tasks.positions import ChangeColumns
 
 _SHOWN_KEYS = 5
+_MANY_FILES = 1000  # each task is told of every file
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +44,6 @@ class MergeOutcome:
 
     rows: RowChangeOutcome
     clauses: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Rest:
-    """What is left to write through Spark: whole files, and rows of files that are not done."""
-
-    through: Sequence[Candidate]
-    done: Container[str]
-    inserts: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +60,10 @@ class MergeRows:
         inserts_only = self.labeller.join.shape in (JoinShape.NONE, JoinShape.SOURCE_ANTI)
         if inserts_only or self.mode is UpdateMode.MERGE_ON_READ:
             return self._merge_on_read()
-        if self._fits_one_job:
-            return self._copy_on_write()
-        labelled = self.labeller.rows(self._carried).persist()
+        done = self._copy_on_write() if self._fits_one_job else None
+        if done is not None:
+            return done
+        labelled = self.labeller.rows(self._names).persist()
         try:
             return self._survey_and_rewrite(labelled)
         finally:
@@ -96,35 +89,43 @@ class MergeRows:
 
     @property
     def _fits_one_job(self) -> bool:
-        """Whether no file's rows move, and few new rows come together with those of files."""
-        few = self._scan.state.metadata.spec().is_unpartitioned() or self.labeller.join.broadcast
-        stay = all(map(self._rewriter.can_stay, self._scan.candidates))
-        return self.mode is UpdateMode.COPY_ON_WRITE and stay and (few or not self._inserts)
+        """Whether no file's rows move, and no task gets too much: too many files or new rows."""
+        state, join = self._scan.state, self.labeller.join
+        few = join.broadcast and join.new_tasks == 1
+        return (
+            self.mode is UpdateMode.COPY_ON_WRITE
+            and len(self._scan.candidates) <= _MANY_FILES
+            and (few or state.metadata.spec().is_unpartitioned() or not self._inserts)
+            and all(map(self._rewriter.can_stay, self._scan.candidates))
+            and not self._scan.may_be_declined
+        )
 
-    def _copy_on_write(self) -> MergeOutcome:
-        """Find rows, rewrite their files and write new rows in one Spark job."""
+    def _copy_on_write(self) -> MergeOutcome | None:
+        """Find rows, rewrite their files and write new rows in one Spark job.
+
+        None where tasks declined a file. What they wrote is removed again: labels may come out
+        otherwise when they are made anew (`current_timestamp()`), and must be those of all rows.
+        """
+        carried = self._names if self._inserts else self.labeller.bound.updated_columns
         work = FilesAndNewRows(
             self._rewriter,
-            self._carried,
+            carried,
             self._columns,
             self._deletes,
             bool(self._inserts),
             self.labeller.join.new_tasks,
         )
-        labelled = self.labeller.rows(self._carried)
-        with self._planned_once(labelled.sparkSession):
-            done = work.run(labelled)
-        acted, rewritten = done.added.acted, done.rewritten
+        done = work.run(self.labeller.rows(carried))
+        acted = done.added.acted
         self._refuse_double_matches(acted)
-        hits = self._located(acted, self._changing)
-        _check_rewritten(rewritten, {p: h for p, h in hits.items() if p not in done.declined})
+        if done.declined:
+            written = (*done.rewritten.files, *done.added.files)
+            delete_each(self._scan.state.io, [file.file_path for file in written])
+            return None
+        _check_rewritten(done.rewritten, self._located(acted, self._changing))
         if done.added.rows != self._count(acted, self._inserts):
             raise uneven(done.added.rows, self._count(acted, self._inserts))
-        rest = _Rest(self._candidates(done.declined), set(hits) - set(done.declined), ())
-        written = self._write_the_rest(acted, hits, rest)
-        rewritten += self._passed_through(acted, hits, rest, written)
-        written = WrittenRows((*done.added.files, *written.files))
-        return self._outcome(acted, rewritten, {}, written)
+        return self._outcome(acted, done.rewritten, {}, done.added)
 
     def _planned_once(self, spark: SparkSession) -> AbstractContextManager[None]:
         """Where every shuffle has one task, planning anew between stages only takes time."""
@@ -143,9 +144,11 @@ class MergeRows:
         rewritten, declined = self._rewrite(labelled, in_place, hits)
         done = {c.path for c in in_place} - set(declined)
         through = self._candidates(rewritten_paths - done)
-        rest = _Rest(through, done, self._inserts)
-        written = self._write_the_rest(acted, hits, rest, labelled)
-        rewritten += self._passed_through(acted, hits, rest, written)
+        written = self._write_the_rest(labelled, acted, through, hits, done)
+        updated_elsewhere = self._located(acted, self._updates, but=done)
+        copied = written.rows - self._count(acted, self._inserts) - count(updated_elsewhere)
+        _check_copied(self._scan, through, hits, copied)
+        rewritten += Rewritten(replaced=tuple(c.live for c in through), rows_copied=copied)
         marked = {path: rows for path, rows in hits.items() if path not in rewritten_paths}
         return self._outcome(acted, rewritten, marked, written)
 
@@ -179,32 +182,26 @@ class MergeRows:
         return rewritten, declined
 
     def _write_the_rest(
-        self, acted: ActedRows, hits: Hits, rest: _Rest, labelled: DataFrame | None = None
+        self,
+        labelled: DataFrame,
+        acted: ActedRows,
+        through: Sequence[Candidate],
+        hits: Hits,
+        done: set[str],
     ) -> WrittenRows:
         """New rows, new versions of rows whose files are not rewritten in tasks, and rows kept."""
-        updated = self._located(acted, self._updates, but=rest.done)
-        if not (self._count(acted, rest.inserts) or updated or rest.through):
+        updated = self._located(acted, self._updates, but=done)
+        if not (self._count(acted, self._inserts) or updated or through):
             return WrittenRows()
-        if labelled is None or len(self._carried) < len(self._names):
-            labelled = self.labeller.rows(self._names)
-        is_new = F.col(columns.ACTION).isin(list(rest.inserts)) if rest.inserts else F.lit(False)
+        is_new = F.col(columns.ACTION).isin(self._inserts) if self._inserts else F.lit(False)
         replaces = F.col(columns.ACTION).isin(self._updates) if self._updates else F.lit(False)
-        rows = labelled.filter(is_new | (replaces & ~_is_in(self._candidates(rest.done))))
+        rows = labelled.filter(is_new | (replaces & ~_is_in(self._candidates(done))))
         rows = rows.select(*map(quoted, self._names))
-        if rest.through:
-            marked = self._scan.over(rest.through).rows_marked(hits)
+        if through:
+            marked = self._scan.over(through).rows_marked(hits)
             kept = marked.filter(~F.col(columns.SELECTED)).select(*map(quoted, self._names))
             rows = rows.unionByName(kept)
         return write_data(self._scan.state, rows, self.statement_id, gather=True)
-
-    def _passed_through(
-        self, acted: ActedRows, hits: Hits, rest: _Rest, written: WrittenRows
-    ) -> Rewritten:
-        """Files whose rows passed through Spark; all that no clause changes must have come out."""
-        updated = count(self._located(acted, self._updates, but=rest.done))
-        copied = written.rows - self._count(acted, rest.inserts) - updated
-        _check_copied(self._scan, rest.through, hits, copied)
-        return Rewritten(replaced=tuple(c.live for c in rest.through), rows_copied=copied)
 
     def _outcome(
         self, acted: ActedRows, rewritten: Rewritten, marked: Hits, written: WrittenRows
@@ -265,14 +262,6 @@ class MergeRows:
     @property
     def _names(self) -> list[str]:
         return [field.name for field in self._scan.state.schema.fields]
-
-    @property
-    def _carried(self) -> list[str]:
-        """Columns of the labelled rows: all, unless files are surely only changed in place."""
-        in_place = self.mode is UpdateMode.COPY_ON_WRITE and not self._inserts
-        if in_place and all(map(self._rewriter.can_stay, self._scan.candidates)):
-            return self.labeller.bound.updated_columns
-        return self._names
 
     @property
     def _columns(self) -> ChangeColumns:

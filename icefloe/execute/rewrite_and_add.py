@@ -21,6 +21,7 @@ from icefloe.tasks.positions import ChangeColumns
 from icefloe.tasks.rewrite import rewrite_and_add
 
 _SPREAD = f"{columns.PREFIX}spread"
+_MOST_TASKS = 200
 _SHUFFLE_TASKS = "spark.sql.shuffle.partitions"
 
 
@@ -89,8 +90,8 @@ class FilesAndNewRows:
         )
 
     def _tasks(self, rows: DataFrame) -> int:
-        """One for each file, but no more than Spark is told to shuffle to."""
-        most = int(str(rows.sparkSession.conf.get(_SHUFFLE_TASKS)))
+        """One for each file, but not far more than Spark is told to shuffle to."""
+        most = max(_MOST_TASKS, int(str(rows.sparkSession.conf.get(_SHUFFLE_TASKS))))
         wanted = len(self.rewriter.scan.candidates) + (self.new_tasks if self.adds else 0)
         return max(1, min(wanted, most))
 

@@ -28,7 +28,7 @@ from icefloe.execute.name_mapping import PhysicalLayout, physical_layouts
 from icefloe.execute.position_deletes import Deleted, read_position_deletes
 from icefloe.execute.read_names import by_id_alone, names_may_be_reused, under_own_name
 from icefloe.frames import frame_of
-from icefloe.metadata.files import LiveFile
+from icefloe.metadata.files import LiveFile, unpartitioned_specs
 from icefloe.metadata.state import TableState
 from icefloe.metadata.storage import spark_location, spark_uri
 from icefloe.plan.files import Candidate
@@ -102,6 +102,13 @@ class Scan:
             for (needs_facts, layout), files in groups.items()
         ]
         return reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
+
+    @property
+    def may_be_declined(self) -> bool:
+        """Whether tasks may not be able to carry the columns of files over as they are."""
+        nested = any(not f.field_type.is_primitive for f in self.state.schema.fields)
+        evolved = nested and len(self.state.metadata.schemas) > 1
+        return evolved or bool(physical_layouts(self.state, [c.path for c in self.candidates]))
 
     def live_rows(self, candidate: Candidate) -> int:
         """Rows of a file that position deletes leave; equality deletes are not counted."""
@@ -241,10 +248,10 @@ class Scan:
             numbers.setdefault(candidate.live.partition_key, len(numbers))
         deletes = {d.path: d for c in files for d in c.equality_deletes}
         by_columns: dict[tuple[tuple[int, ...], bool], list[LiveFile]] = {}
+        unpartitioned = unpartitioned_specs(self.state.metadata)
         for delete in deletes.values():
             ids = tuple(sorted(delete.file.equality_ids or ()))
-            everywhere = self.state.metadata.specs()[delete.spec_id].is_unpartitioned()
-            by_columns.setdefault((ids, everywhere), []).append(delete)
+            by_columns.setdefault((ids, delete.spec_id in unpartitioned), []).append(delete)
         for (ids, everywhere), group in by_columns.items():
             keys = self._equality_keys(group, ids, numbers, everywhere=everywhere)
             rows = rows.join(keys, self._is_deleted(ids, everywhere=everywhere), "left_anti")

@@ -11,7 +11,7 @@ from icefloe.commit.snapshot import Removed
 from icefloe.errors import StatementError
 from icefloe.execute.compaction import write_packed
 from icefloe.execute.scan import Scan
-from icefloe.metadata.files import SnapshotFiles
+from icefloe.metadata.files import SnapshotFiles, unpartitioned_specs
 from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.matching import FileMatcher
 from icefloe.metadata.state import MAIN, TableState
@@ -109,16 +109,15 @@ def _changes(
     state = scan.state
     written = write_packed(scan, packing, statement_id, target)
     removed = tuple(source.candidate.live for source in packing.sources)
-    specs = state.metadata.specs()
-    everywhere = frozenset(i for i, spec in specs.items() if spec.is_unpartitioned())
+    everywhere = unpartitioned_specs(state.metadata)
     dangling = dangling_deletes(files, removed, scan.delete_contents, everywhere)
     # As old as what was read: deletes that others publish meanwhile still apply to the new files.
-    snapshot = state.snapshot if state.metadata.format_version > 1 else None
+    snapshot = state.snapshot
     return FileChanges(
         added_data=written.files,
         removal=RemoveFiles(removed, dangling),
         compacts=True,
-        data_sequence_number=snapshot.sequence_number if snapshot else None,
+        data_sequence_number=(snapshot.sequence_number or 0) if snapshot else None,
     )
 
 

@@ -22,7 +22,7 @@ from pyiceberg.table.update import (
 from icefloe.commit.expiring import remove_snapshots
 from icefloe.commit.retry import LostRaceError, with_retries
 from icefloe.commit.swap import load_table
-from icefloe.errors import ConflictError, IcefloeError, StatementError, StorageError
+from icefloe.errors import ConflictError, StatementError, StorageError
 from icefloe.maintenance.garbage import refuse_to_collect
 from icefloe.maintenance.reach import Files, Kind, Reach, no_longer_reached
 from icefloe.maintenance.retention import Expired, Limits, expired
@@ -101,9 +101,10 @@ def _without(metadata: TableMetadata, gone: Expired) -> TableMetadata:
 def _deleted(catalog: Catalog, state: TableState, done: _Done) -> ExpireResult:
     """Delete what the table, read once more, does not reach."""
     try:
-        after = load_table(catalog, state.name).metadata
-        files = no_longer_reached(done.reach, done.before, after)
-    except (LostRaceError, IcefloeError) as error:
+        table = load_table(catalog, state.name)
+        refuse_to_collect(catalog, state_of(table, state.name), "expire_snapshots")
+        files = no_longer_reached(done.reach, done.before, table.metadata)
+    except Exception as error:
         raise StorageError(
             f"{state.name}: {len(done.gone.snapshots)} snapshots were expired, but what the others "
             f"need cannot be read, so no file was deleted: {error} Once it can be read, "

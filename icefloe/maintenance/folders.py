@@ -71,6 +71,13 @@ def neighbours(catalog: Catalog, table: IcebergTable) -> Neighbours:
     return Neighbours(tuple(inside), frozenset(files))
 
 
+def files_of_others(catalog: Catalog, table: IcebergTable) -> Iterator[set[Name]]:
+    """What each other table of the catalog leads to, wherever it lies."""
+    for other in _others(catalog, table.name()):
+        found = everything(other.metadata, other.io) | {name_of(other.metadata_location)}
+        yield found | {name.decoded for name in found}
+
+
 def _refuse_warehouse(catalog: Catalog, name: str, own: list[Name]) -> None:
     """A folder that holds the whole warehouse holds more than tables: the catalog's own files."""
     location = catalog.properties.get("warehouse")

@@ -18,7 +18,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 
 from icefloe.errors import StatementError, StorageError
-from icefloe.maintenance.folders import Neighbours, folders_of, neighbours
+from icefloe.maintenance.folders import Neighbours, files_of_others, folders_of, neighbours
 from icefloe.maintenance.garbage import refuse_to_collect
 from icefloe.maintenance.names import Name, name_of
 from icefloe.maintenance.reach import everything
@@ -68,6 +68,7 @@ def remove_orphans(
     others = neighbours(catalog, table)
     unknown = _unknown(listed, _reached(table, others), [name_of(f) for f in folders], others)
     old = [file for file in unknown if file.changed is not None and file.changed < moment]
+    old = _without_files_of_others(catalog, table, old)
     failed = [] if dry_run else _delete(old)
     gone = [] if dry_run else [file for file in old if file.location not in set(failed)]
     return OrphansResult(
@@ -146,6 +147,16 @@ def _unknown(
                     "same, in places that cannot be compared. Nothing was deleted."
                 )
     return found
+
+
+def _without_files_of_others(
+    catalog: Catalog, table: IcebergTable, files: list[_Listed]
+) -> list[_Listed]:
+    """Leave out what any other table of the catalog leads to: it may have had its files here."""
+    others = files_of_others(catalog, table) if files else ()
+    for theirs in others:
+        files = [file for file in files if not {file.name, file.name.decoded} & theirs]
+    return files
 
 
 def _is_left_alone(relative: str) -> bool:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
 
 # Iceberg's reserved field ids of a position-delete file.
@@ -21,6 +23,15 @@ def partition_key_of(spec_id: int, partition: Record) -> PartitionKey:
     """Spec and partition tuple as a key; NaN, which is not equal to itself, is one value here."""
     values = (partition[i] for i in range(len(partition)))
     return spec_id, tuple("NaN" if v != v else v for v in values)  # noqa: PLR0124 - NaN alone
+
+
+def unpartitioned_specs(metadata: TableMetadata) -> frozenset[int]:
+    """Specs whose equality deletes reach every file: without fields, or with void ones alone."""
+    return frozenset(
+        spec_id
+        for spec_id, spec in metadata.specs().items()
+        if all(isinstance(field.transform, VoidTransform) for field in spec.fields)
+    )
 
 
 @dataclass(frozen=True, slots=True)

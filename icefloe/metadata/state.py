@@ -114,7 +114,10 @@ def _is_gap(metadata: TableMetadata, before: int, after: int) -> bool:
         return before == after
     parent = new.parent_snapshot_id
     lost = parent is None or metadata.snapshot_by_id(parent) is None
-    return lost and (new.sequence_number or 0) > (old.sequence_number or 0) + 1
+    # Format version 1 has no sequence numbers, so that any of its gaps may be one.
+    return lost and (
+        not new.sequence_number or new.sequence_number > (old.sequence_number or 0) + 1
+    )
 
 
 def ancestors(metadata: TableMetadata, snapshot: Snapshot | None) -> Iterator[Snapshot]:

@@ -53,11 +53,11 @@ def _applies(
 ) -> bool:
     """Whether a delete file may name rows of a live file of its partition.
 
-    An equality delete under an unpartitioned spec reaches every partition and is never dropped
-    here: other specs may hold older files.
+    An equality delete under an unpartitioned spec, one with void fields too, reaches every
+    partition and is never dropped here: other specs may hold older files.
     """
     if delete.is_equality_delete:
-        everywhere = len(delete.partition_key[1]) == 0
+        everywhere = all(value is None for value in delete.partition_key[1])
         return everywhere or (oldest is not None and oldest < delete.sequence_number)
     if delete.referenced_path is not None:
         return delete.referenced_path in live

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pyiceberg.transforms import IdentityTransform
 
 from icefloe.errors import UnsupportedTableError
-from icefloe.metadata.files import DeleteIndex, LiveFile, SnapshotFiles
+from icefloe.metadata.files import DeleteIndex, LiveFile, SnapshotFiles, unpartitioned_specs
 from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.matching import FileMatcher, Matcher
 from icefloe.metadata.state import TableState
@@ -73,10 +73,7 @@ def choose_files(
     `known` are all files of the snapshot, where they have been read already.
     """
     files = known or read_snapshot_files(state.io, state.snapshot, matcher)
-    unpartitioned = frozenset(
-        spec_id for spec_id, spec in state.metadata.specs().items() if spec.is_unpartitioned()
-    )
-    deletes = DeleteIndex.of(files.deletes, unpartitioned)
+    deletes = DeleteIndex.of(files.deletes, unpartitioned_specs(state.metadata))
     identity = _identity_sources(state)
     candidates: list[Candidate] = []
     skipped: list[SkippedFile] = []

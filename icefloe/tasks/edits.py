@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from icefloe.tasks.arrays import fitted
 from icefloe.tasks.positions import Positions
 
 
@@ -58,8 +58,7 @@ class Edits:
             if index < 0:
                 continue
             wanted = table.schema.field(index)
-            new = changes.column(change)
-            new = new if new.type == wanted.type else pc.cast(new, wanted.type)
+            new = fitted(changes.column(change), wanted.type)
             both = pa.chunked_array([*table.column(index).chunks, *new.chunks], type=wanted.type)
             table = table.set_column(index, wanted, both.combine_chunks().take(pa.array(indices)))
         return table

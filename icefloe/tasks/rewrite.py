@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icefloe.tasks.arrays import fitted
 from icefloe.tasks.edits import Edits
 from icefloe.tasks.old_file import OldFile
 from icefloe.tasks.operation import CannotOperateError, Operation
-from icefloe.tasks.positions import ChangeCollector, ChangeColumns, pack, unpack
+from icefloe.tasks.positions import ChangeCollector, ChangeColumns, Positions, pack, unpack
 from icefloe.tasks.results import as_batch
 from icefloe.tasks.write import DataFileWriter, FileLayout, write_rows
 
@@ -73,35 +74,40 @@ def rewrite_and_add(
             if uri is None:
                 yield from add(some)
             else:
-                rows = _fitted(plan, pa.Table.from_batches(list(some)))
-                yield as_batch(_told_and_rewritten(plan, changes, uri, rows))
+                yield as_batch(_told_and_rewritten(plan, changes, uri, some))
 
     return task
 
 
 def _told_and_rewritten(
-    plan: RewritePlan, changes: ChangeColumns, uri: str, rows: pa.Table
+    plan: RewritePlan, changes: ChangeColumns, uri: str, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[dict[str, object]]:
     """What happens to the rows of one file, and what became of the file."""
     seen = ChangeCollector(changes)
-    seen.add(rows)
+    positions: list[Positions] = []
+    held: list[pa.Table] = []
+    for batch in batches:
+        seen.add(batch)
+        positions.append(batch[changes.pos].to_numpy())
+        held.append(_changed(plan, changes, batch))
     yield from seen.results()
-    changing = pc.greater_equal(rows[changes.action], 0)
-    changed = rows if pc.all(changing).as_py() else rows.filter(changing)
-    positions = rows[changes.pos].to_numpy()
-    named_twice = positions[1:][np.diff(positions) == 0]
+    changed = pa.concat_tables(held)
+    every = np.concatenate(positions)
+    named_twice = every[1:][np.diff(every) == 0]
     if changed.num_rows and not np.isin(named_twice, changed[changes.pos].to_numpy()).any():
         yield {"rewrite": rewrite_file(plan, uri, changed)}
 
 
-def _fitted(plan: RewritePlan, rows: pa.Table) -> pa.Table:
-    """New values in the file's types; PyArrow aborts on a cast of maps that it filtered."""
+def _changed(plan: RewritePlan, changes: ChangeColumns, batch: pa.RecordBatch) -> pa.Table:
+    """Rows that change, with what is needed of them: new values have the file's types."""
+    known = [plan.file_column, plan.pos_column, plan.gone_column]
+    chosen = {name: batch[name] for name in known if name is not None}
     for name, column in plan.assigned.items():
-        wanted = plan.layout.schema.field(name).type
-        index = rows.schema.get_field_index(column)
-        if rows.schema.field(index).type != wanted:
-            rows = rows.set_column(index, column, pc.cast(rows.column(index), wanted))
-    return rows
+        # Before rows are left out: PyArrow aborts on a cast of maps that it filtered.
+        chosen[column] = fitted(batch[column], plan.layout.schema.field(name).type)
+    changing = pc.greater_equal(batch[changes.action], 0)
+    rows = pa.table(chosen)
+    return rows if pc.all(changing).as_py() else rows.filter(changing)
 
 
 def rewrite_file(plan: RewritePlan, uri: str, changes: pa.Table) -> dict[str, object]:
@@ -121,10 +127,13 @@ def rewrite_file(plan: RewritePlan, uri: str, changes: pa.Table) -> dict[str, ob
     )
     with plan.layout.filesystem.open_input_file(target.path) as source:
         file = OldFile.open(target.path, source, layout.schema)
-        reason = file.cannot_carry()
-        if reason:
-            return {"uri": uri, "declined": reason, "positions": pack(edits.positions)}
-        files, whole = _written(file, edits, layout)
+        files: list[dict[str, object]] = []
+        whole: str | None = None
+        if edits.rows_left(0, file.rows):
+            reason = file.cannot_carry()
+            if reason:
+                return {"uri": uri, "declined": reason, "positions": pack(edits.positions)}
+            files, whole = _written(file, edits, layout)
     deleted = int(edits.goes.sum())
     return {
         "uri": uri,

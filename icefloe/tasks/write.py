@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from icefloe.tasks.arrays import fitted
 from icefloe.tasks.metrics import NanCounter, column_metrics, split_offsets
 from icefloe.tasks.positions import ChangeCollector, ChangeColumns
 from icefloe.tasks.results import NullInRequiredError, RowOutsideError, as_batch
@@ -349,7 +350,6 @@ def _run_starts(batch: pa.RecordBatch, names: Sequence[str]) -> list[int]:
 def _fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Rows in the file's exact Arrow types; NULLs are judged later, by name."""
     columns = [
-        column if column.type == wanted.type else pc.cast(column, wanted.type)
-        for column, wanted in zip(table.columns, schema, strict=True)
+        fitted(column, wanted.type) for column, wanted in zip(table.columns, schema, strict=True)
     ]
     return pa.Table.from_arrays(columns, schema=schema)

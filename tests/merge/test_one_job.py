@@ -9,6 +9,7 @@ from tables import data_files, rows, snapshots
 
 from icefloe.errors import CardinalityError
 from icefloe.execute.merge_rows import MergeRows
+from icefloe.execute.scan import Scan
 from icefloe.plan import merge_plan
 from icefloe.session_settings import held
 
@@ -28,31 +29,90 @@ def surveyed(monkeypatch):
     return seen
 
 
-def test_files_that_tasks_decline_pass_through_spark(table_of, surveyed):
-    """A nested column that changed cannot be carried over; the other file, and new rows, can."""
-    old = [{"id": i, "s": {"a": i}} for i in range(6)]
-    table = table_of("id INT, s STRUCT<a: INT>", old, mode=COW)
+@pytest.fixture
+def unforeseen(monkeypatch):
+    """What tasks will decline is not seen before."""
+    monkeypatch.setattr(Scan, "may_be_declined", False)
+
+
+def old_and_new(table_of):
+    """A table of two files; the nested column of the first one has changed since."""
+    table = table_of("id INT, s STRUCT<a: INT>", mode=COW)
+    table.append([{"id": i, "s": {"a": i}} for i in range(6)])
     table.add_column("n", "INT")
+    table.add_column("at", "TIMESTAMP")
     with table.iceberg.update_schema() as update:
         update.add_column(("s", "b"), StringType())
-    table.append([{"id": i, "s": {"a": i, "b": "new"}, "n": i} for i in range(6, 12)])
+    table.append([{"id": i, "s": {"a": i, "b": "new"}, "n": i, "at": None} for i in range(6, 12)])
+    return table
+
+
+def test_files_that_tasks_decline_are_surveyed(table_of, surveyed, unforeseen):
+    """The one job is undone: every row's label is made at one time."""
+    table = old_and_new(table_of)
 
     result = (
         table.merge([{"id": i, "v": -i} for i in (1, 2, 7, 8, 20)], on=["id"])
         .when_matched("source.id IN (2, 8)").delete()
-        .when_matched().update({"n": "source.v"})
-        .when_not_matched().insert({"id": "source.id", "n": "source.v"})
+        .when_matched().update({"n": "source.v", "at": "current_timestamp()"})
+        .when_not_matched().insert({"id": "id", "n": "v", "at": "current_timestamp()"})
         .execute()
     )  # fmt: skip
 
-    assert not surveyed
+    assert surveyed
     assert result.clauses == (2, 2, 1)
     assert (result.rows_copied, result.data_files_removed) == (8, 2)
     expected = [(i, (i, None), None) for i in (0, 3, 4, 5)] + [(1, (1, None), -1)]
     expected += [(i, (i, "new"), i) for i in (6, 9, 10, 11)] + [(7, (7, "new"), -7)]
-    found = [(r["id"], tuple(r["s"]) if r["s"] else None, r["n"]) for r in table.scan().collect()]
-    assert sorted(found) == sorted([*expected, (20, None, -20)])
+    found = table.scan().collect()
+    seen = [(r["id"], tuple(r["s"]) if r["s"] else None, r["n"]) for r in found]
+    assert sorted(seen) == sorted([*expected, (20, None, -20)])
+    assert len({r["at"] for r in found} - {None}) == 1
     assert leftovers(table) == set()
+
+
+def test_files_that_tasks_may_decline_are_surveyed_at_once(table_of, surveyed):
+    table = old_and_new(table_of)
+
+    table.merge([{"id": 1}], on=["id"]).when_matched().update({"n": "7"}).execute()
+
+    assert surveyed
+    assert table.scan(["n"], where="id = 1").collect()[0]["n"] == 7
+
+
+def test_a_file_that_loses_every_row_is_not_read(table_of, surveyed, unforeseen):
+    table = old_and_new(table_of)
+
+    result = table.merge([{"id": i} for i in range(6)], on=["id"]).when_matched().delete().execute()
+
+    assert not surveyed
+    assert (result.rows_deleted, result.data_files_removed, result.data_files_added) == (6, 1, 0)
+    assert [r["id"] for r in table.scan(["id"]).orderBy("id").collect()] == [*range(6, 12)]
+
+
+@pytest.mark.parametrize("mode", [COW, "merge-on-read"])
+def test_structs_with_required_fields_may_be_null(table_of, mode):
+    """Rows that stay or go carry no values; a NULL struct has no fields to be required."""
+    table = table_of("id INT, s STRUCT<a: INT NOT NULL>, n INT", mode=mode)
+    table.append([{"id": i, "s": {"a": i} if i else None, "n": i} for i in range(5)])
+
+    source = [{"id": i, "s": {"a": -i} if i != 2 else None, "op": "D" if i == 1 else "U"}
+              for i in (0, 1, 2, 9)]  # fmt: skip
+    rows_in = table._lake.spark.createDataFrame(
+        [(r["id"], r["s"], r["op"]) for r in source], "id INT, s STRUCT<a: INT>, op STRING"
+    )
+    result = (
+        table.merge(rows_in, on=["id"])
+        .when_matched("source.op = 'D'").delete()
+        .when_matched("target.n > 0").update({"n": "-1"})
+        .when_not_matched().insert({"id": "source.id"})
+        .when_not_matched_by_source("target.id = 4").delete()
+        .execute()
+    )  # fmt: skip
+
+    assert result.clauses == (1, 1, 1, 1)
+    found = {r["id"]: (r["s"]["a"] if r["s"] else None, r["n"]) for r in table.scan().collect()}
+    assert found == {0: (None, 0), 2: (2, -1), 3: (3, 3), 9: (None, None)}
 
 
 @pytest.mark.parametrize("kept", ["target.n < 0", None])
