@@ -87,7 +87,7 @@ class Settings:
     update_isolation: Isolation = Isolation.SERIALIZABLE
     merge_isolation: Isolation = Isolation.SERIALIZABLE
     target_file_bytes: int = 536_870_912
-    row_group_bytes: int = 16_777_216
+    row_group_bytes: int = 33_554_432
     row_group_rows: int = 1_048_576
     page_bytes: int = 1_048_576
     dictionary_bytes: int = 2_097_152
