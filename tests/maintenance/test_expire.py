@@ -12,7 +12,7 @@ from leftovers import leftovers
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
-from pyiceberg.table.update import SetPartitionStatisticsUpdate
+from pyiceberg.table.update import SetPartitionStatisticsUpdate, SetSnapshotRefUpdate
 from tables import data_files, rows, snapshots, stored_files
 
 from icefloe.errors import (
@@ -368,3 +368,29 @@ def test_a_catalog_that_tells_some_snapshots_only_is_refused(table, lake, monkey
     for call in (table.expire_snapshots, table.remove_orphans):
         with pytest.raises(UnsupportedTableError, match=r"some snapshots only.*= all"):
             call()
+
+
+def test_a_rollback_keeps_how_long_history_is_kept(table_of, lake):
+    table = table_of("id INT", [{"id": 1}])
+    first = table.snapshot_id
+    table.append([{"id": 2}])
+    lake.catalog.commit_table(
+        table.iceberg,
+        (),
+        (
+            SetSnapshotRefUpdate(
+                ref_name="main",
+                type="branch",
+                snapshot_id=table.snapshot_id,
+                max_ref_age_ms=None,
+                max_snapshot_age_ms=1000,
+                min_snapshots_to_keep=7,
+            ),
+        ),
+    )
+
+    table.rollback(first)
+
+    kept = table.iceberg.metadata.refs["main"]
+    assert (kept.snapshot_id, kept.max_snapshot_age_ms) == (first, 1000)
+    assert kept.min_snapshots_to_keep == 7

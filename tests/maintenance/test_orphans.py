@@ -264,3 +264,21 @@ def test_no_spark_is_needed(table, tmp_path):
     assert plain.rewrite_manifests().manifests_before >= 1
     assert plain.flush().snapshot_id is None
     assert len(data_files(plain)) == 2
+
+
+def test_files_that_another_table_once_put_here_stay(lake, table_of, tmp_path):
+    """Its writers use another folder by now, but its rows are still where they were."""
+    place = (tmp_path / "shared").as_uri()
+    first = table_of(SCHEMA, mode="merge-on-read")
+    first.set_properties({"write.data.path": place})
+    first.append([row(1)])
+    first.set_properties({"write.data.path": (tmp_path / "elsewhere").as_uri()})
+    second = table_of(SCHEMA, mode="merge-on-read")
+    second.set_properties({"write.data.path": place})
+    second.append([row(2)])
+    lost = stray(tmp_path / "shared")
+
+    result = second.remove_orphans(older_than=now(), dry_run=False)
+
+    assert (result.files_deleted, lost.exists()) == (1, False)
+    assert (rows(first), rows(second)) == ([(1, "us")], [(2, "us")])
