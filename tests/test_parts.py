@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyroaring import BitMap64
 from tables import data_files, delete_files, rows
 
@@ -26,6 +28,7 @@ from icefloe.execute.position_deletes import (
     write_position_deletes,
 )
 from icefloe.execute.write_data import find_rows, write_data
+from icefloe.metadata.files import unpartitioned_specs
 from icefloe.settings import RetryPolicy
 from icefloe.statements import RowStatement
 from icefloe.tasks import old_file
@@ -312,3 +315,13 @@ def test_u40_t38_guidance_is_written():
     text = (pages / "modes.md").read_text()
     for word in ("Choosing a mode", "Troubleshooting", "partition columns", "Cast", "cast"):
         assert word.lower() in text.lower()
+
+
+def test_a_spec_of_void_fields_alone_is_none():
+    """Iceberg's own rule: equality deletes under such a spec reach every file."""
+    voided = PartitionField(1, 1000, VoidTransform(), "region")
+    live = PartitionField(1, 1001, IdentityTransform(), "region_2")
+    specs = {0: PartitionSpec(live), 1: PartitionSpec(voided), 2: PartitionSpec()}
+    specs[3] = PartitionSpec(voided, live)
+
+    assert unpartitioned_specs(SimpleNamespace(specs=lambda: specs)) == {1, 2}
