@@ -11,8 +11,8 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from benchmarks.digest import AGGREGATES, Digest
-from benchmarks.merges import ON
 from benchmarks.peers.peer import COPY_ON_WRITE, NOTHING_TO_READ, Facts
+from benchmarks.peers.spark_sql import run_sql
 from benchmarks.statements import BoundStatement, Kind
 
 _SPARK = "4.1"
@@ -73,19 +73,9 @@ class IcebergPeer:
         return None
 
     def run(self, bound: BoundStatement) -> Facts:
-        match bound.statement.kind:
-            case Kind.SCAN:
-                return Facts(answer=self.digest(bound.where))
-            case Kind.DELETE:
-                self._spark.sql(f"DELETE FROM {_NAME} WHERE {bound.where}")
-            case Kind.UPDATE:
-                self._spark.sql(f"UPDATE {_NAME} SET {bound.assigned_sql} WHERE {bound.where}")
-            case Kind.MERGE:
-                clauses = " ".join(clause.sql for clause in bound.statement.merge.clauses)
-                self._spark.read.parquet(bound.source).createOrReplaceTempView("changes")
-                self._spark.sql(
-                    f"MERGE INTO {_NAME} AS target USING changes AS source ON {ON} {clauses}"
-                )
+        if bound.statement.kind is Kind.SCAN:
+            return Facts(answer=self.digest(bound.where))
+        run_sql(self._spark, _NAME, bound)
         return Facts(told={"kind": str(bound.statement.kind)})
 
     def settle(self, facts: Facts) -> Facts:

@@ -17,7 +17,7 @@ from icefloe.changes import FileChanges
 from icefloe.commit.conflicts import Guard, find_conflict
 from icefloe.commit.retry import LostRaceError, with_retries
 from icefloe.commit.snapshot import Removed, SnapshotDraft, operation_of
-from icefloe.commit.swap import load_table, swap, unknown
+from icefloe.commit.swap import load_table, race_lost, swap, unknown
 from icefloe.commit.window import window_since
 from icefloe.errors import (
     CommitStateUnknownError,
@@ -68,13 +68,7 @@ def publish(commit: Commit) -> DmlResult:
         )
     except LostRaceError as lost:
         remove_files(commit.base.io, commit.changes.added_paths)
-        raise ConflictError(
-            "other writers won the race for the catalog every time "
-            f"({commit.base.settings.retry.retries + 1} tries)",
-            table=commit.base.name,
-            base_snapshot_id=commit.base.snapshot_id,
-            current_snapshot_id=None,
-        ) from lost
+        raise race_lost(commit.base) from lost
     except CommitStateUnknownError:
         raise
     except BaseException as error:

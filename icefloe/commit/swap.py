@@ -32,6 +32,7 @@ from sqlalchemy.exc import OperationalError
 from icefloe.commit.retry import LostRaceError
 from icefloe.errors import (
     CommitStateUnknownError,
+    ConflictError,
     IcefloeError,
     StorageError,
     TableNotFoundError,
@@ -138,6 +139,17 @@ def unknown(name: str, snapshot_id: int, error: BaseException) -> CommitStateUnk
         f"{name}: the catalog did not say whether snapshot {snapshot_id} was published "
         f"({error!r}). No file was deleted. Look whether the table's history has that snapshot "
         "before running the statement again."
+    )
+
+
+def race_lost(base: TableState) -> ConflictError:
+    """Every try to publish came too late."""
+    return ConflictError(
+        "other writers won the race for the catalog every time "
+        f"({base.settings.retry.retries + 1} tries)",
+        table=base.name,
+        base_snapshot_id=base.snapshot_id,
+        current_snapshot_id=None,
     )
 
 

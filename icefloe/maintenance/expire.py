@@ -21,8 +21,8 @@ from pyiceberg.table.update import (
 
 from icefloe.commit.expiring import remove_snapshots
 from icefloe.commit.retry import LostRaceError, with_retries
-from icefloe.commit.swap import load_table
-from icefloe.errors import ConflictError, StatementError, StorageError
+from icefloe.commit.swap import load_table, race_lost
+from icefloe.errors import StatementError, StorageError
 from icefloe.maintenance.garbage import refuse_to_collect
 from icefloe.maintenance.reach import Files, Kind, Reach, no_longer_reached
 from icefloe.maintenance.retention import Expired, Limits, expired
@@ -53,12 +53,7 @@ def expire_snapshots(
             state.settings.retry,
         )
     except LostRaceError as lost:
-        raise ConflictError(
-            "other writers won the race for the catalog every time",
-            table=state.name,
-            base_snapshot_id=state.snapshot_id,
-            current_snapshot_id=None,
-        ) from lost
+        raise race_lost(state) from lost
     result = _deleted(catalog, state, done) if done.gone else ExpireResult()
     return replace(
         result,

@@ -12,8 +12,8 @@ from icefloe.changes import FileChanges
 from icefloe.commit.clustering import Clustered, cluster_manifests
 from icefloe.commit.retry import LostRaceError, with_retries
 from icefloe.commit.snapshot import Removed, SnapshotDraft
-from icefloe.commit.swap import load_table, swap
-from icefloe.errors import ConflictError, StorageError
+from icefloe.commit.swap import load_table, race_lost, swap
+from icefloe.errors import StorageError
 from icefloe.metadata.state import TableState, state_of
 from icefloe.metadata.storage import remove_files
 from icefloe.results import RewriteManifestsResult
@@ -34,12 +34,7 @@ def rewrite_manifests(catalog: Catalog, state: TableState) -> RewriteManifestsRe
             state.settings.retry,
         )
     except LostRaceError as lost:
-        raise ConflictError(
-            "other writers won the race for the catalog every time",
-            table=state.name,
-            base_snapshot_id=state.snapshot_id,
-            current_snapshot_id=None,
-        ) from lost
+        raise race_lost(state) from lost
     return replace(result, duration_s=time.monotonic() - started)
 
 
