@@ -1,4 +1,4 @@
-"""SQL text → tokens with their places, by the rules of Spark's own lexer.
+"""SQL text → tokens with their places: sqlglot's Spark dialect, with what Spark 4 has beyond it.
 
 Statements are taken apart by tokens and put together from slices of the user's text, so that what
 reaches Spark is what was written, to the letter.
@@ -7,8 +7,15 @@ reaches Spark is what was written, to the letter.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar
+
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import TokenError
+from sqlglot.tokenizer_core import Token as Scanned
+from sqlglot.tokenizer_core import TokenType
 
 
 class Kind(Enum):
@@ -48,55 +55,95 @@ class Token:
         return self.text if self.kind is Kind.WORD else None
 
 
-_TOKEN = re.compile(
-    r"""
-      (?P<space>\s+ | --(?:\\\n|[^\r\n])*)
-    | (?P<comment>/\*)
-    | (?P<string>[rR]'[^']*' | [rR]"[^"]*"
-        | '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*"
-        | (?P<dollars>\$\w*\$).*?(?P=dollars))
-    | (?P<quoted>`(?:[^`]|``)*`)
-    | (?P<open>[rR]?['"`] | \$\w*\$)
-    | (?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?i:L|S|Y|F|D|BD)?(?!\w))
-    | (?P<word>\w+)
-    | (?P<symbol><=>|<=|>=|<>|!=|==|\|\||\|>|::|->|=>|.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
+_SYMBOLS = ("<=>", "<=", ">=", "<>", "!=", "==", "||", "|>", "::", "->", "=>")
+_SUFFIXES = frozenset(Spark.Tokenizer.NUMERIC_LITERALS.values())  # types of 1L, 2BD and so on
+
+
+class _Tokenizer(Spark.Tokenizer):
+    """Each word a token of its own, since which words are reserved is Spark's to say."""
+
+    KEYWORDS: ClassVar[dict[str, TokenType]] = {
+        **dict.fromkeys(_SYMBOLS, TokenType.UNKNOWN),
+        **{word: kind for word, kind in Spark.Tokenizer.KEYWORDS.items() if word in _SUFFIXES},
+    }
+    COMMANDS: ClassVar[set[TokenType]] = set()
+    HEX_STRINGS: ClassVar[list[str | tuple[str, str]]] = []
+    HEREDOC_STRINGS: ClassVar[list[str | tuple[str, str]]] = ["$"]
+    HEREDOC_TAG_IS_IDENTIFIER = True
+    STRING_ESCAPES: ClassVar[list[str]] = ["\\", "'", '"']  # it''s
+
+
 _KINDS = {
-    "string": Kind.STRING,
-    "quoted": Kind.QUOTED,
-    "number": Kind.NUMBER,
-    "word": Kind.WORD,
-    "symbol": Kind.SYMBOL,
+    TokenType.STRING: Kind.STRING,
+    TokenType.RAW_STRING: Kind.STRING,
+    TokenType.HEREDOC_STRING: Kind.STRING,
+    TokenType.IDENTIFIER: Kind.QUOTED,
+    TokenType.NUMBER: Kind.NUMBER,
 }
-_COMMENT_EDGE = re.compile(r"/\*|\*/")
+# What begins or ends a comment for one of the two alone, and as many characters that do not.
+_OTHERWISE = (
+    ("\\\n", "  "),  # Spark's comment goes on in the next line
+    ("{#", "##"),  # sqlglot takes templates of Jinja
+)
+_OPENS = re.compile(r"[rR]?['\"]|`|\$|/\*")
 
 
 def tokenize(text: str) -> list[Token]:
     """Tokens of a text without spaces and comments; one that is not closed is the last."""
+    scanned, closed = _scan(text)
     found: list[Token] = []
-    place = 0
-    while match := _TOKEN.match(text, place):
-        kind = match.lastgroup
-        place = match.end()
-        if kind == "comment":
-            end = _comment_end(text, match.start())
-            if end is None:
-                return [*found, Token(Kind.OPEN, text[match.start() :], match.start())]
-            place = end
-        elif kind == "open":
-            return [*found, Token(Kind.OPEN, text[match.start() :], match.start())]
-        elif kind != "space":
-            found.append(Token(_KINDS[str(kind)], match[0], match.start()))
+    for token in _as_tokens(text, scanned):
+        if _is_fraction(found, token):
+            found[-1] = Token(Kind.NUMBER, f".{token.text}", found[-1].start)
+        else:
+            found.append(token)
+    if not closed:
+        start = _open_place(text, found[-1].end if found else 0)
+        found.append(Token(Kind.OPEN, text[start:], start))
     return found
 
 
-def _comment_end(text: str, start: int) -> int | None:
-    """Where a comment ends; comments nest, as Spark has them."""
-    depth = 0
-    for edge in _COMMENT_EDGE.finditer(text, start):
-        depth += 1 if edge[0] == "/*" else -1
-        if depth == 0:
-            return edge.end()
-    return None
+def _scan(text: str) -> tuple[list[Scanned], bool]:
+    """What sqlglot finds, and whether it came to the end."""
+    tokenizer = _Tokenizer(dialect=Spark)
+    try:
+        for spelling, same_to_spark in _OTHERWISE:
+            text = text.replace(spelling, same_to_spark)
+        return tokenizer.tokenize(text), True
+    except TokenError:
+        return tokenizer.tokens, False
+
+
+def _as_tokens(text: str, scanned: list[Scanned]) -> Iterator[Token]:
+    place = -1
+    for token in scanned:
+        if token.start == place:  # 1L comes as 1, :: and L, all in one place
+            continue
+        place = token.start
+        written = text[place : token.end + 1]
+        if token.token_type is TokenType.NATIONAL_STRING:  # which Spark has not
+            yield Token(Kind.WORD, written[0], place)
+            yield Token(Kind.STRING, written[1:], place + 1)
+        else:
+            yield Token(_kind(token.token_type, written), written, place)
+
+
+def _is_fraction(before: list[Token], token: Token) -> bool:
+    """Whether a number goes with the point before it: `.5`, but not that of `t.5`."""
+    if token.kind is not Kind.NUMBER or not before or before[-1].text != ".":
+        return False
+    point = before[-1]
+    return point.end == token.start and (len(before) == 1 or before[-2].end != point.start)
+
+
+def _kind(scanned: TokenType, written: str) -> Kind:
+    if scanned in _KINDS:
+        return _KINDS[scanned]
+    return Kind.WORD if written[0].isalnum() or written[0] == "_" else Kind.SYMBOL
+
+
+def _open_place(text: str, after: int) -> int:
+    """Where what is not closed begins: the last place before which there are comments alone."""
+    places = [after + found.start() for found in _OPENS.finditer(text[after:])]
+    clear = [place for place in places if _scan(text[after:place]) == ([], True)]
+    return clear[-1] if clear else after

@@ -59,10 +59,51 @@ def test_a_text_is_complete_when_it_ends_with_a_semicolon_of_its_own(text, compl
 
 
 def test_tokens_are_those_of_spark():
-    text = "a.`b``c`<=>1.5e3 AND x->y r'\\' 2BD /*+ hint */ \"q\" 1.a 10L 1t .5"
+    text = "a.`b``c`<=>1.5e3 AND x->y r'\\' 2BD /*+ hint */ \"q\" t.1a 10L 1t .5"
     found = tokenize(text)
     assert " ".join(token.text for token in found) == (
-        "a . `b``c` <=> 1.5e3 AND x -> y r'\\' 2BD \"q\" 1 . a 10L 1t .5"
+        "a . `b``c` <=> 1.5e3 AND x -> y r'\\' 2BD \"q\" t . 1a 10L 1t .5"
     )
     assert (found[2].kind, found[2].name) == (Kind.QUOTED, "b`c")
     assert [token.kind for token in found[-3:]] == [Kind.NUMBER, Kind.WORD, Kind.NUMBER]
+
+
+@pytest.mark.parametrize(
+    ("text", "open_from"),
+    [
+        ("SELECT 'a", 7),
+        ("SELECT `a", 7),
+        ("SELECT 'it''s", 7),
+        (r"SELECT 'a\'", 7),
+        ("SELECT r'a", 7),
+        ("SELECT $$a", 7),
+        ("SELECT /* ' */ 'a", 15),
+        ("SELECT -- it's\n /* a", 16),
+        ("SELECT 1 /* a /* b */ '", 9),
+        ("/* a", 0),
+    ],
+)
+def test_what_is_not_closed_is_the_last_token(text, open_from):
+    last = tokenize(text)[-1]
+    assert (last.kind, last.start, last.text) == (Kind.OPEN, open_from, text[open_from:])
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("a -- b \\\n c\nd", ["a", "d"]),  # Spark's comment goes on after the backslash
+        ("'a\\\nb' c", ["'a\\\nb'", "c"]),
+        ("GROUP BY x", ["GROUP", "BY", "x"]),
+        ("SHOW TABLES", ["SHOW", "TABLES"]),
+        ("N'a' X'1F'", ["N", "'a'", "X", "'1F'"]),
+        ("1.5BD - .5e-3", ["1.5BD", "-", ".5e-3"]),
+        ("a:b.c::INT", ["a", ":", "b", ".", "c", "::", "INT"]),
+        ("x /*+ hint */ y", ["x", "y"]),
+        ("$tag$ $$ $tag$", ["$tag$ $$ $tag$"]),
+        ("{{ x }}", ["{", "{", "x", "}", "}"]),
+        ("{# x #}", ["{", "#", "x", "#", "}"]),
+        ("größe_1", ["größe_1"]),
+    ],
+)
+def test_tokens_of_what_sqlglot_has_otherwise(text, tokens):
+    assert [token.text for token in tokenize(text)] == tokens
