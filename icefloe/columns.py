@@ -6,6 +6,7 @@ PREFIX = "_icefloe_"
 
 FILE = "_icefloe_file"  # URI of the data file a row was read from, as Spark spells it
 POS = "_icefloe_pos"  # position of the row in that file, from 0
+SIZE = "_icefloe_size"  # bytes of that file
 DELETED = "_icefloe_deleted"  # bitmap words of the file's deleted positions
 SEQUENCE = "_icefloe_sequence"  # data sequence number of the row's file
 PARTITION = "_icefloe_partition"  # number of the (spec, partition) group of the row's file

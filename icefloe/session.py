@@ -34,6 +34,8 @@ _LOCAL = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.shuffle.partitions": "16",
     "spark.sql.session.timeZone": "UTC",
+    # Else PySpark looks at the stack for every column made, some milliseconds each.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 
 _started: list[SparkSession] = []  # sessions that icefloe started, and may stop

@@ -6,7 +6,6 @@ Reading is shared by scans, rewrites and conflict checks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
+from pyiceberg.utils.concurrent import ExecutorFactory
 from pyroaring import BitMap64
 
 from icefloe.bitmaps import as_array, as_bitmap
@@ -25,7 +25,6 @@ from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID, LiveFile
 from icefloe.metadata.state import TableState
 from icefloe.metadata.storage import locate, naming_missing_file, naming_unwritable_file
 
-_READ_THREADS = 8
 _WRITE_ROWS = 1_000_000
 _SCHEMA = pa.schema(
     [
@@ -41,8 +40,7 @@ Positions = npt.NDArray[np.int64]
 def read_position_deletes(io: FileIO, deletes: Iterable[LiveFile]) -> dict[str, Deleted]:
     """The positions each delete file names, by delete file and then by data file."""
     wanted = list({delete.path: delete for delete in deletes}.values())
-    with ThreadPoolExecutor(_READ_THREADS) as pool:
-        found = pool.map(lambda delete: _read(io, delete), wanted)
+    found = ExecutorFactory.get_or_create().map(lambda delete: _read(io, delete), wanted)
     return {delete.path: positions for delete, positions in zip(wanted, found, strict=True)}
 
 

@@ -38,6 +38,9 @@ from icefloe.spark_errors import translated
 
 _KEY_SEQUENCE = f"{columns.PREFIX}key_sequence"
 _KEY_PARTITION = f"{columns.PREFIX}key_partition"
+# What Spark tells of a row's place, by our names.
+_PLACE = {columns.FILE: "_metadata.file_path", columns.POS: "_metadata.row_index"}
+_SIZE = {columns.SIZE: "_metadata.file_size"}
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ class Scan:
         parts = [
             self._judged(files, layout, only)
             if needs_facts
-            else self._read(files, layout, [], with_positions=with_positions)
+            else self._read(files, layout, [], _PLACE if with_positions else {})
             for (needs_facts, layout), files in groups.items()
         ]
         return reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
@@ -121,8 +124,8 @@ class Scan:
         only: Mapping[str, BitMap64] | None,
     ) -> DataFrame:
         """Rows of files that have deletes, or of which some positions are wanted."""
-        rows = self._read(files, layout, self._hidden_fields(files), with_positions=True)
-        rows = _with_facts(rows, self._facts(files, only))
+        rows = self._read(files, layout, self._hidden_fields(files), {**_PLACE, **_SIZE})
+        rows = _with_facts(rows, self._facts(files, only), _told_apart_by(files))
         rows = rows.filter(~_has_bit(columns.DELETED))
         rows = self._without_equality_deleted(rows, files)
         visible = self._visible(files)
@@ -142,8 +145,7 @@ class Scan:
         files: list[Candidate],
         layout: PhysicalLayout | None,
         hidden: list[NestedField],
-        *,
-        with_positions: bool,
+        metadata: Mapping[str, str],
     ) -> DataFrame:
         schema = self.state.schema
         fields = (*schema.fields, *hidden)
@@ -160,13 +162,7 @@ class Scan:
             guarded(column, field).alias(field.name) if field.field_id in hidden_nans else column
             for column, field in zip(chosen, fields, strict=False)
         ]
-        if not with_positions:
-            return rows.select(*chosen)
-        return rows.select(
-            *chosen,
-            F.col("_metadata.file_path").alias(columns.FILE),
-            F.col("_metadata.row_index").alias(columns.POS),
-        )
+        return rows.select(*chosen, *(F.col(m).alias(name) for name, m in metadata.items()))
 
     def _parquet(self, schema: T.StructType, paths: list[str]) -> DataFrame:
         """Spark's reader over exactly these files: no globs, no partitions out of folder names."""
@@ -187,6 +183,7 @@ class Scan:
         words = pa.list_(pa.int64())
         table = {
             columns.FILE: pa.array([spark_uri(c.path) for c in files], pa.string()),
+            columns.SIZE: pa.array([c.live.file.file_size_in_bytes for c in files], pa.int64()),
             columns.DELETED: pa.array([as_words(self._deleted(c)) for c in files], words),
             columns.SEQUENCE: pa.array([c.live.sequence_number for c in files], pa.int64()),
             columns.PARTITION: pa.array(
@@ -303,9 +300,16 @@ def _of_file(candidate: Candidate, contents: Mapping[str, Deleted]) -> BitMap64:
     return united
 
 
-def _with_facts(rows: DataFrame, facts: DataFrame) -> DataFrame:
+def _told_apart_by(files: Sequence[Candidate]) -> str:
+    """The column that says which file a row is of: a number is found faster than a path."""
+    sizes = {c.live.file.file_size_in_bytes for c in files}
+    return columns.SIZE if len(sizes) == len(files) else columns.FILE
+
+
+def _with_facts(rows: DataFrame, facts: DataFrame, key: str) -> DataFrame:
     """Look up each row's file; a row whose file is not known is an error, never dropped."""
-    joined = rows.join(F.broadcast(facts), columns.FILE, "left")
+    others = [name for name in (columns.FILE, columns.SIZE) if name != key]
+    joined = rows.join(F.broadcast(facts.drop(*others)), key, "left")
     unknown = F.concat(F.lit("icefloe lost track of the file "), F.col(columns.FILE))
     checked = F.when(F.col(columns.SEQUENCE).isNull(), F.raise_error(unknown)).otherwise(
         F.col(columns.SEQUENCE)

@@ -7,7 +7,6 @@ delete manifests at all; both are done here with its own Avro reader and writer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +33,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import StructType
+from pyiceberg.utils.concurrent import ExecutorFactory
 
 from icefloe.metadata.files import LiveFile, SnapshotFiles
 from icefloe.metadata.storage import naming_missing_file, naming_unwritable_file
@@ -41,7 +41,6 @@ from icefloe.metadata.storage import naming_missing_file, naming_unwritable_file
 _READ_VERSION = 3  # knows every field that v1 and v2 manifests may hold
 _UNASSIGNED = -1
 _BLOCK_ENTRIES = 1000
-_READ_THREADS = 8
 
 
 class ManifestFilter(Protocol):
@@ -79,11 +78,13 @@ def read_snapshot_files(
     if snapshot is None:
         return SnapshotFiles()
     manifests = list_manifests(io, snapshot)
-    chosen = [m for m in manifests if keep is None or keep.may_match_manifest(m)]
-    with ThreadPoolExecutor(_READ_THREADS) as pool:
-        per_manifest = list(pool.map(lambda m: live_files(io, m), chosen))
+    chosen: list[ManifestFile] = []
+    skipped: list[ManifestFile] = []
+    for manifest in manifests:
+        wanted = keep is None or keep.may_match_manifest(manifest)
+        (chosen if wanted else skipped).append(manifest)
+    per_manifest = ExecutorFactory.get_or_create().map(lambda m: live_files(io, m), chosen)
     live = [file for files in per_manifest for file in files]
-    skipped = [m for m in manifests if m not in chosen]
     return SnapshotFiles(
         data=tuple(file for file in live if file.is_data),
         deletes=tuple(file for file in live if not file.is_data),

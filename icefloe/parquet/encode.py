@@ -22,7 +22,9 @@ _ENCODINGS = {
     7: "DELTA_BYTE_ARRAY",
     9: "BYTE_STREAM_SPLIT",
 }
+_PLAIN = 0
 _DATA_PAGE_V2 = 3
+_DATA_PAGES = {0, _DATA_PAGE_V2}
 
 Options = Mapping[str, object]
 
@@ -85,10 +87,21 @@ def _own_encoding(meta: Struct) -> str | None:
     """How a chunk without a dictionary is encoded ("" is plain); None when it may have one."""
     if not meta:
         return None
+    if _overflowed(meta):
+        return ""
     encodings = set(value(meta, Meta.ENCODINGS).values)
     if encodings & _DICTIONARY_ENCODINGS or Meta.DICTIONARY_PAGE in meta:
         return None
     return next((_ENCODINGS[number] for number in sorted(encodings & set(_ENCODINGS))), "")
+
+
+def _overflowed(meta: Struct) -> bool:
+    """Whether a chunk's dictionary was given up: it has plain pages of data as well."""
+    return any(
+        value(told, PageEncoding.PAGE) in _DATA_PAGES
+        and value(told, PageEncoding.ENCODING) == _PLAIN
+        for told in items(meta, Meta.ENCODING_STATS)
+    )
 
 
 def _has_new_pages(meta: Struct) -> bool:

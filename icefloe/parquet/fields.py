@@ -91,6 +91,7 @@ class PageEncoding:
     """PageEncodingStats."""
 
     PAGE = 1
+    ENCODING = 2
 
 
 class OffsetIndex:

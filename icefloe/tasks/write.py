@@ -19,6 +19,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from icefloe.tasks.arrays import fitted
+from icefloe.tasks.dictionaries import columns_with_repeats
 from icefloe.tasks.metrics import NanCounter, column_metrics, split_offsets
 from icefloe.tasks.positions import ChangeCollector, ChangeColumns
 from icefloe.tasks.results import NullInRequiredError, RowOutsideError, as_batch
@@ -112,7 +113,7 @@ class DataFileWriter:
         group = pa.concat_tables(self._pending)
         self._pending, self._pending_bytes, self._pending_rows = [], 0, 0
         if self._writer is None:
-            self._open()
+            self._open(group)
         self._nans.add(group)
         assert self._writer is not None  # noqa: S101 - just opened
         before = self._sink.tell()
@@ -122,7 +123,7 @@ class DataFileWriter:
         if after + (after - before) // 2 >= self.layout.target_file_bytes:
             self._roll()
 
-    def _open(self) -> None:
+    def _open(self, first: pa.Table) -> None:
         folder = partition_path(self.layout.partition_fields, self.partition)
         name = f"{folder}{new_name(self.layout)}"
         self._path = f"{self.layout.location}/{name}"
@@ -134,6 +135,7 @@ class DataFileWriter:
             self._sink,
             self.layout.schema,
             metadata_collector=self._footer,
+            use_dictionary=columns_with_repeats(first) or False,
             **self.layout.parquet,
         )
 
