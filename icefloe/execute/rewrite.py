@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from icefloe import columns
 from icefloe.bitmaps import as_array, as_bitmap
 from icefloe.errors import IcefloeError
+from icefloe.execute.by_file import by_file
 from icefloe.execute.carried import carried_metrics
 from icefloe.execute.data_files import build_data_file, leaves
 from icefloe.execute.folders import rewritten_folder
@@ -91,11 +92,9 @@ class Rewriter:
             if name in self.assigned
         }
         values = [value.alias(assigned[name]) for name, value in self.assigned.items()]
-        changes = (
-            changed.select(columns.FILE, columns.POS, *values, *([gone] if gone else []))
-            .repartition(min(len(files), _MAX_REWRITE_TASKS), columns.FILE)
-            .sortWithinPartitions(columns.FILE, columns.POS)
-        )
+        changes = changed.select(columns.FILE, columns.POS, *values, *([gone] if gone else []))
+        changes = by_file(changes, files, _MAX_REWRITE_TASKS)
+        changes = changes.sortWithinPartitions(columns.FILE, columns.POS)
         plan = self.plan(files, assigned, gone)
         return self.rewritten(files, run_task(changes, rewrite_files(plan)))
 

@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from icefloe import columns
+from icefloe.execute.by_file import by_file
 from icefloe.execute.rewrite import Rewriter, Rewritten
 from icefloe.execute.write_data import WrittenRows, run_task, sort_columns, written_rows
 from icefloe.quoting import quoted
@@ -73,7 +74,8 @@ class FilesAndNewRows:
             spread = {_SPREAD: F.when(is_new, F.spark_partition_id() % F.lit(self.new_tasks))}
         gone = F.col(columns.ACTION).isin(list(self.deletes)) if self.deletes else F.lit(False)
         rows = rows.withColumns({columns.GONE: gone, **parts, **spread})
-        rows = rows.repartition(self._tasks(rows), columns.FILE, *parts, *spread)
+        files, tasks = self.rewriter.scan.candidates, self.new_tasks if self.adds else 0
+        rows = by_file(rows, files, _most_tasks(rows), [*parts, *spread], tasks)
         order = sort_columns(state, only=is_new) if self.adds else []
         rows = rows.sortWithinPartitions(columns.FILE, *parts, *order, columns.POS)
         return rows.select(
@@ -89,12 +91,11 @@ class FilesAndNewRows:
             ),
         )
 
-    def _tasks(self, rows: DataFrame) -> int:
-        """One for each file, but not far more than Spark is told to shuffle to."""
-        most = max(_MOST_TASKS, int(str(rows.sparkSession.conf.get(_SHUFFLE_TASKS))))
-        wanted = len(self.rewriter.scan.candidates) + (self.new_tasks if self.adds else 0)
-        return max(1, min(wanted, most))
-
     @property
     def _names(self) -> list[str]:
         return [field.name for field in self.rewriter.scan.state.schema.fields]
+
+
+def _most_tasks(rows: DataFrame) -> int:
+    """Not far more than Spark is told to shuffle to."""
+    return max(_MOST_TASKS, int(str(rows.sparkSession.conf.get(_SHUFFLE_TASKS))))

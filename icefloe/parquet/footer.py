@@ -35,6 +35,12 @@ class EncryptedFileError(ValueError):
         super().__init__(f"{path} is an encrypted Parquet file")
 
 
+# How much is copied at once: far storage takes its time for every request, and what is near is
+# copied three times as fast by pieces that stay in the processor's cache.
+FAR = 8 * 1024 * 1024
+NEAR = 256 * 1024
+
+
 @dataclass(frozen=True, slots=True)
 class ParquetBytes:
     """A Parquet file: its footer, and a way to read ranges of its bytes."""
@@ -44,6 +50,7 @@ class ParquetBytes:
     read: Read
     footer: Struct
     footer_at: int
+    piece: int = FAR  # bytes to copy at once
 
     @property
     def groups(self) -> Sequence[Struct]:
@@ -55,7 +62,7 @@ class ParquetBytes:
         return _exactly(self.path, self.read, start, length)
 
 
-def open_parquet(path: str, size: int, read: Read) -> ParquetBytes:
+def open_parquet(path: str, size: int, read: Read, piece: int = FAR) -> ParquetBytes:
     """Read and check a file's footer; raises DamagedFileError or EncryptedFileError."""
     least = len(MAGIC) + _TAIL
     if size < least:
@@ -75,7 +82,7 @@ def open_parquet(path: str, size: int, read: Read) -> ParquetBytes:
         encoded = _exactly(path, read, begin, length)
     try:
         footer, _ = read_struct(encoded)
-        file = ParquetBytes(path, size, read, footer, begin)
+        file = ParquetBytes(path, size, read, footer, begin, piece)
         _check(file)
     except (DamagedFileError, EncryptedFileError):
         raise
@@ -87,7 +94,11 @@ def open_parquet(path: str, size: int, read: Read) -> ParquetBytes:
 def open_buffer(path: str, buffer: pa.Buffer) -> ParquetBytes:
     """A Parquet file in memory."""
     view = memoryview(buffer).cast("B")
-    return open_parquet(path, len(view), lambda start, length: bytes(view[start : start + length]))
+
+    def read(start: int, length: int) -> bytes:
+        return bytes(view[start : start + length])
+
+    return open_parquet(path, len(view), read, NEAR)
 
 
 def footer_bytes(footer: Struct) -> bytes:

@@ -15,7 +15,6 @@ from icefloe.parquet.fields import Chunk, File, Group, Meta
 from icefloe.parquet.footer import MAGIC, ParquetBytes, chunk_range, footer_bytes
 from icefloe.parquet.page_index import Indexes, IndexReader
 
-_PIECE = 8 * 1024 * 1024
 _MAX_ORDINAL = 32_767
 
 
@@ -179,8 +178,8 @@ class Splicer:
             return
         file, start, end = self._pending
         self._pending = None
-        for begin in range(start, end, _PIECE):
-            self._sink.write(file.take(begin, min(_PIECE, end - begin)))
+        for begin in range(start, end, file.piece):
+            self._sink.write(file.take(begin, min(file.piece, end - begin)))
         self._count(file.path, end - start)
 
     def _write(self, data: bytes, path: str | None = None) -> None:

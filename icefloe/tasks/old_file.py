@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from icefloe.parquet.footer import DamagedFileError, ParquetBytes, open_parquet
+from icefloe.parquet.footer import FAR, NEAR, DamagedFileError, ParquetBytes, open_parquet
 
 _BATCH_ROWS = 65_536
 _FIELD_ID = b"PARQUET:field_id"
@@ -31,12 +31,15 @@ class OldFile:
     groups: Sequence[tuple[int, int]]  # where each row group's rows begin, and how many they are
 
     @staticmethod
-    def open(path: str, source: pa.NativeFile, wanted: pa.Schema) -> OldFile:
+    def open(path: str, source: pa.NativeFile, wanted: pa.Schema, *, near: bool = False) -> OldFile:
         """Read and check the footer; raises what tells of damaged and encrypted files."""
         file, odd = None, None
         try:
             file = open_parquet(
-                path, source.size(), lambda start, length: source.read_at(length, start)
+                path,
+                source.size(),
+                lambda start, length: source.read_at(length, start),
+                NEAR if near else FAR,
             )
         except DamagedFileError as wrong:
             odd = wrong

@@ -14,6 +14,7 @@ from operator import itemgetter
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 
 from icefloe.tasks.arrays import fitted
 from icefloe.tasks.edits import Edits
@@ -125,8 +126,10 @@ def rewrite_file(plan: RewritePlan, uri: str, changes: pa.Table) -> dict[str, ob
         location=target.folder,
         folder=f"{plan.layout.folder}{target.folder[len(plan.layout.location) :]}",
     )
-    with plan.layout.filesystem.open_input_file(target.path) as source:
-        file = OldFile.open(target.path, source, layout.schema)
+    filesystem = plan.layout.filesystem
+    with filesystem.open_input_file(target.path) as source:
+        near = isinstance(filesystem, pafs.LocalFileSystem)
+        file = OldFile.open(target.path, source, layout.schema, near=near)
         files: list[dict[str, object]] = []
         whole: str | None = None
         if edits.rows_left(0, file.rows):
