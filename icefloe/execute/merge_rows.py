@@ -7,8 +7,8 @@ rewritten; new rows are written like any others.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyroaring import BitMap64
@@ -35,6 +35,7 @@ from icefloe.statements import Then
 from icefloe.tasks.positions import ChangeColumns
 
 _SHOWN_KEYS = 5
+_ANY_BYTES = 2**63 - 1
 _MANY_FILES = 1000  # each task is told of every file
 
 
@@ -115,7 +116,9 @@ class MergeRows:
             bool(self._inserts),
             self.labeller.join.new_tasks,
         )
-        done = work.run(self.labeller.rows(carried))
+        rows = self.labeller.rows(carried)
+        with self._planned_once(rows.sparkSession):
+            done = work.run(rows)
         acted = done.added.acted
         self._refuse_double_matches(acted)
         if done.declined:
@@ -127,12 +130,22 @@ class MergeRows:
             raise uneven(done.added.rows, self._count(acted, self._inserts))
         return self._outcome(acted, done.rewritten, {}, done.added)
 
-    def _planned_once(self, spark: SparkSession) -> AbstractContextManager[None]:
-        """Where every shuffle has one task, planning anew between stages only takes time."""
+    @contextmanager
+    def _planned_once(self, spark: SparkSession) -> Iterator[None]:
+        """Where every shuffle has one task, planning anew between stages only takes time.
+
+        Spark would shuffle to more tasks what it takes to be large: it has no idea how few rows
+        of the table match.
+        """
         join = self.labeller.join
-        if join.shape is JoinShape.PROBE and join.tasks == 1:
-            return held(spark, "spark.sql.adaptive.enabled", "false")
-        return nullcontext()
+        if join.shape is not JoinShape.PROBE or join.tasks != 1:
+            yield
+            return
+        with (
+            held(spark, "spark.sql.adaptive.enabled", "false"),
+            held(spark, "spark.sql.maxSinglePartitionBytes", str(_ANY_BYTES)),
+        ):
+            yield
 
     def _survey_and_rewrite(self, labelled: DataFrame) -> MergeOutcome:
         """Find the rows first, then rewrite files: in tasks, or with the new rows through Spark."""
