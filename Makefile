@@ -79,7 +79,7 @@ WIDE_PEERS := icefloe-cow icefloe-mor iceberg-cow iceberg-mor deltars sail-mor
 WIDE_STATEMENTS := delete-1-spread delete-1-clustered update-1-spread update-10-spread \
   merge-upsert-1-spread merge-upsert-1-clustered
 
-QUICK := --repetitions 2 --warm-ups 3 --warm-up-seconds 5
+QUICK := --repetitions 2 --warm-ups 6 --warm-up-seconds 5
 
 bench: bench-peers  ## The statements that have goals, narrow and wide, against the peers: about 15 minutes
 	status=0; \
