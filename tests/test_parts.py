@@ -14,14 +14,16 @@ import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyroaring import BitMap64
+from pyspark.sql import functions as F
 from tables import data_files, delete_files, rows
 
-from icefloe import errors
+from icefloe import columns, errors
 from icefloe.bitmaps import as_array, as_bitmap, as_words, unite
 from icefloe.changes import FileChanges, RemoveFiles
 from icefloe.commit.retry import LostRaceError, with_retries
 from icefloe.commit.snapshot import Removed, SnapshotDraft, operation_of
 from icefloe.execute import scan as scan_module
+from icefloe.execute.by_file import by_file
 from icefloe.execute.position_deletes import (
     DeletePartition,
     read_position_deletes,
@@ -29,6 +31,7 @@ from icefloe.execute.position_deletes import (
 )
 from icefloe.execute.write_data import find_rows, write_data
 from icefloe.metadata.files import unpartitioned_specs
+from icefloe.metadata.storage import spark_uri
 from icefloe.settings import RetryPolicy
 from icefloe.statements import RowStatement
 from icefloe.tasks import old_file
@@ -246,6 +249,43 @@ def test_t17_t19_a_file_is_rewritten_in_batches(tmp_path, monkeypatch):
         for value in pq.read_table(written["path"].removeprefix("file://"))["id"].to_pylist()
     ]
     assert kept == [i for i in range(100) if i not in (0, 1, 30, 60, 99)]
+
+
+@pytest.mark.parametrize(("files", "most"), [(1, 200), (9, 200), (64, 200), (9, 4), (65, 200)])
+def test_rows_go_to_the_task_of_their_file(spark, files, most):
+    known = [SimpleNamespace(path=f"file:///a b/{n}-é,'.parquet") for n in range(files)]
+    uris = [spark_uri(file.path) for file in known]
+    names = f"{columns.FILE} STRING, day INT"
+    rows = spark.createDataFrame([(uri, None) for uri in uris * 3], names)
+    new = spark.createDataFrame([(None, day) for day in range(20)], names)
+    placed = by_file(rows.union(new), known, most, ["day"], 3).select("*", F.spark_partition_id())
+    tasks_of = {}
+    for uri, day, task in placed.collect():
+        tasks_of.setdefault(uri or day, set()).add(task)
+    assert all(len(tasks) == 1 for tasks in tasks_of.values())
+    own = {task for uri in uris for task in tasks_of[uri]}
+    if files <= min(64, most):
+        assert len(own) == files
+        assert not own & {task for day in range(20) for task in tasks_of[day]}
+    assert placed.rdd.getNumPartitions() == min(files + 3, most)
+
+
+@pytest.mark.parametrize("longer", ["", "a much longer name, for another size"])
+def test_deleted_rows_are_those_of_their_file_whatever_the_sizes_are(table_of, longer):
+    """Files are told apart by their sizes, or where two have the same by their paths."""
+    kept = [{"id": 2, "name": "b"}, {"id": 3, "name": "c" + longer}]
+    table = table_of(
+        "id BIGINT, name STRING",
+        [{"id": 1, "name": "a"}, kept[0]],
+        [kept[1], {"id": 1, "name": "a"}],
+        properties={"write.parquet.compression-codec": "uncompressed"},
+    )
+    sizes = {file.file.file_size_in_bytes for file in data_files(table)}
+    assert len(sizes) == (2 if longer else 1)
+    table.delete().where("id = 1").execute()
+    assert rows(table) == [(row["id"], row["name"]) for row in kept]
+    table.update().set("name", "'x'").where("id = 3").execute()
+    assert rows(table) == [(2, "b"), (3, "x")]
 
 
 def test_t23_files_missing_from_the_manifests_are_counted(table_of, partition_by):
