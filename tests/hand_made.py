@@ -94,22 +94,27 @@ def position_delete(
     return _delete_file(table, arrow, DataFileContent.POSITION_DELETES, partition, spec_id)
 
 
-def adopted_file(table: Table, path: Path, partition: tuple[Any, ...]) -> DataFile:
-    """A Parquet file as Iceberg's `add_files` procedure takes it: the folder told the partition."""
+def adopted_file(
+    table: Table, path: Path, partition: tuple[Any, ...], *, like: Path | None = None
+) -> DataFile:
+    """A Parquet file as Iceberg's `add_files` procedure takes it: the folder told the partition.
+
+    Where PyIceberg cannot read it, its metrics are those of a file with the same rows.
+    """
     iceberg = table.iceberg
-    file = parquet_file_to_data_file(iceberg.io, iceberg.metadata, f"file://{path}")
-    return _with_partition(table, file, partition)
+    file = parquet_file_to_data_file(iceberg.io, iceberg.metadata, f"file://{like or path}")
+    return _placed(table, file, path, partition)
 
 
-def _with_partition(table: Table, file: DataFile, partition: tuple[Any, ...]) -> DataFile:
+def _placed(table: Table, file: DataFile, path: Path, partition: tuple[Any, ...]) -> DataFile:
     made = DataFile.from_args(
         _table_format_version=3,
         content=DataFileContent.DATA,
-        file_path=file.file_path,
+        file_path=f"file://{path}",
         file_format=FileFormat.PARQUET,
         partition=Record(*partition),
         record_count=file.record_count,
-        file_size_in_bytes=file.file_size_in_bytes,
+        file_size_in_bytes=path.stat().st_size,
         column_sizes=file.column_sizes,
         value_counts=file.value_counts,
         null_value_counts=file.null_value_counts,

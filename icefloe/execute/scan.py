@@ -41,6 +41,8 @@ _KEY_PARTITION = f"{columns.PREFIX}key_partition"
 # What Spark tells of a row's place, by our names.
 _PLACE = {columns.FILE: "_metadata.file_path", columns.POS: "_metadata.row_index"}
 _SIZE = {columns.SIZE: "_metadata.file_size"}
+_UNKNOWN = "icefloe lost track of the file %s (%d bytes)"
+_CHANGED = "%s has %d bytes, which is not what the table's metadata says: it was changed in place"
 
 
 @dataclass(frozen=True)
@@ -310,7 +312,8 @@ def _with_facts(rows: DataFrame, facts: DataFrame, key: str) -> DataFrame:
     """Look up each row's file; a row whose file is not known is an error, never dropped."""
     others = [name for name in (columns.FILE, columns.SIZE) if name != key]
     joined = rows.join(F.broadcast(facts.drop(*others)), key, "left")
-    unknown = F.concat(F.lit("icefloe lost track of the file "), F.col(columns.FILE))
+    told = _CHANGED if key == columns.SIZE else _UNKNOWN
+    unknown = F.format_string(told, columns.FILE, columns.SIZE)
     checked = F.when(F.col(columns.SEQUENCE).isNull(), F.raise_error(unknown)).otherwise(
         F.col(columns.SEQUENCE)
     )

@@ -9,8 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hand_made import adopted_file, publish
 from parquet_files import READERS
 from pyiceberg.types import LongType
+from pyspark.errors import PySparkException
 from tables import data_files, delete_files, rows, snapshots, stored_files
 
 from icefloe.errors import StorageError, UnsupportedTableError
@@ -216,21 +218,34 @@ def test_files_outside_the_data_folder_are_rewritten_inside_and_failures_leave_n
     assert {path.parent for path in elsewhere.rglob("*.parquet")} == {elsewhere / "n=3"}
 
 
-def test_a_file_with_timestamps_of_96_bits_is_changed_through_spark(table_of, caplog):
+def test_a_file_with_timestamps_of_96_bits_is_changed_through_spark(lake, table_of, caplog):
     table = table_of(
         "id BIGINT, t TIMESTAMP_NTZ, s STRING",
         [{"id": i, "t": datetime(2020, 1, 1), "s": "s"} for i in range(3)],
         mode="copy-on-write",
     )
     path = path_of(table)
-    pq.write_table(pq.read_table(path), path, use_deprecated_int96_timestamps=True)
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    old = path.with_name("old.parquet")
+    pq.write_table(pq.read_table(path), old, use_deprecated_int96_timestamps=True)
+    table.truncate()
+    publish(lake, table, data=[adopted_file(table, old, (), like=path)])
     with caplog.at_level("INFO", "icefloe"):
         table.update().set("s", "'new'").where("id = 1").execute()
     assert "timestamps of 96 bits" in caplog.text
     assert rows(table, "id", "t", "s") == [
         (i, datetime(2020, 1, 1), "new" if i == 1 else "s") for i in range(3)
     ]
+
+
+def test_a_file_that_was_changed_where_it_lies_is_told(table_of):
+    """Its size is not what the table's metadata says: its deletes may be wrong as well."""
+    table = table_of("id BIGINT, s STRING", [{"id": i, "s": "s"} for i in range(3)])
+    table.delete().where("id = 1").execute()
+    path = path_of(table)
+    pq.write_table(pq.read_table(path), path, compression="none", use_dictionary=False)
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    with pytest.raises(PySparkException, match="which is not what the table's metadata says"):
+        rows(table)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "page"])
