@@ -34,7 +34,7 @@ _LOCAL = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.shuffle.partitions": "16",
     "spark.sql.session.timeZone": "UTC",
-    # Else PySpark looks at the stack for every column made, some milliseconds each.
+    # Else PySpark looks at the stack for every column that is made, and asks the JVM for settings.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 
