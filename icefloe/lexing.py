@@ -132,8 +132,9 @@ def _is_fraction(before: list[Token], token: Token) -> bool:
     """Whether a number goes with the point before it: `.5`, but not that of `t.5`."""
     if token.kind is not Kind.NUMBER or not before or before[-1].text != ".":
         return False
-    point = before[-1]
-    return point.end == token.start and (len(before) == 1 or before[-2].end != point.start)
+    point, owner = before[-1], before[-2] if len(before) > 1 else None
+    owned = owner is not None and owner.end == point.start and owner.name is not None
+    return point.end == token.start and not owned
 
 
 def _kind(scanned: TokenType, written: str) -> Kind:

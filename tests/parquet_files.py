@@ -17,10 +17,20 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from icefloe.parquet.footer import ParquetBytes, group_rows, open_parquet
 from icefloe.parquet.surgery import GroupChange, Spliced, Surgery
+
+PLENTY = settings(
+    max_examples=400,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+FEW = settings(PLENTY, max_examples=20, derandomize=True)
 
 INNER = pa.struct([pa.field("x", pa.int32()), pa.field("y", pa.string())])
 TYPES: tuple[pa.DataType, ...] = (

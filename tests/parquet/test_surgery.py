@@ -11,8 +11,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from parquet_files import READERS, Case, by_pyarrow, cases, open_file, operate, write
+from hypothesis import given
+from parquet_files import FEW, PLENTY, READERS, Case, by_pyarrow, cases, open_file, operate, write
 
 from icefloe.parquet.check import problems
 from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
@@ -27,14 +27,6 @@ from icefloe.parquet.footer import (
 from icefloe.parquet.surgery import GroupChange, Surgery, cannot_copy
 
 OPTIONS = {"compression": "zstd"}
-PLENTY = settings(
-    max_examples=400,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-FEW = settings(PLENTY, max_examples=20, derandomize=True)
 
 
 def wrong_with(path: Path) -> list[str]:

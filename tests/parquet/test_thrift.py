@@ -14,20 +14,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import thriftpy2
-from hypothesis import HealthCheck, Phase, given, settings
-from parquet_files import Case, cases, operate, write
+from hypothesis import given
+from parquet_files import FEW, PLENTY, Case, cases, operate, write
 from thriftpy2.protocol.compact import TCompactProtocol
 
 FOOTERS = thriftpy2.load(str(Path(__file__).with_name("footers.thrift")), module_name="f_thrift")
 DICTIONARY_PAGE = 2
-PLENTY = settings(
-    max_examples=300,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-FEW = settings(PLENTY, max_examples=30, derandomize=True)
 
 
 def decoded(kind: Any, data: bytes) -> tuple[Any, int]:

@@ -97,6 +97,7 @@ def test_what_is_not_closed_is_the_last_token(text, open_from):
         ("SHOW TABLES", ["SHOW", "TABLES"]),
         ("N'a' X'1F'", ["N", "'a'", "X", "'1F'"]),
         ("1.5BD - .5e-3", ["1.5BD", "-", ".5e-3"]),
+        ("a=.5 (.5) t.5", ["a", "=", ".5", "(", ".5", ")", "t", ".", "5"]),
         ("a:b.c::INT", ["a", ":", "b", ".", "c", "::", "INT"]),
         ("x /*+ hint */ y", ["x", "y"]),
         ("$tag$ $$ $tag$", ["$tag$ $$ $tag$"]),
