@@ -110,7 +110,7 @@ def _job(
         "statements": [bound.to_json() for bound in statements],
         "history": [bound.to_json() for bound in run.history],
         "repetitions": run.repetitions,
-        "warm_ups": run.warm_ups,
+        "warm_ups": PEERS[name].warm_ups(run.warm_ups),
         "warm_up_s": run.warm_up_s,
     }
 

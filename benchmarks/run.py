@@ -59,12 +59,17 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="kinds, single ones, or those that have goals: " + ", ".join(names),
     )
     parser.add_argument("--repetitions", type=int, default=3, help="best of how many (3)")
-    parser.add_argument("--warm-ups", type=int, default=2, help="untimed runs of each kind (2)")
+    parser.add_argument(
+        "--warm-ups",
+        type=int,
+        default=5,
+        help="untimed runs of each kind; peers without a JVM get one (5)",
+    )
     parser.add_argument(
         "--warm-up-seconds",
         type=float,
-        default=60,
-        help="no further untimed runs of a kind after this many seconds of them (60)",
+        default=30,
+        help="no further untimed runs of a kind after this many seconds of them (30)",
     )
     parser.add_argument("--driver-memory", help="for every Spark: 2g; Spark's default otherwise")
     parser.add_argument("--name", help="of the result; the size's name unless given")

@@ -19,7 +19,7 @@ from icefloe.metadata.storage import spark_uri
 from icefloe.plan.bind import lower_condition
 from icefloe.plan.files import Candidate, plan_files
 from icefloe.publishing import Context
-from icefloe.quoting import quoted
+from icefloe.quoting import quote, quoted, selected
 from icefloe.spark_errors import translated
 from icefloe.statements import Condition
 
@@ -51,7 +51,7 @@ def read_rows(
             rows = rows.filter(condition)
         if columns is not None and names.META_FILE in columns:
             rows = _with_locations(rows, files.candidates)
-        rows = rows.select(*_chosen(columns, available))
+        rows = selected(rows, _chosen(columns, available))
         _ = rows.schema  # over Spark Connect this is what makes Spark look at it
         return rows if limit is None else rows.limit(limit)
 
@@ -76,9 +76,9 @@ def _with_locations(rows: DataFrame, files: Sequence[Candidate]) -> DataFrame:
     return rows.join(F.broadcast(locations), names.FILE, "left")
 
 
-def _chosen(columns: Sequence[str] | None, available: list[str]) -> list[Column]:
+def _chosen(columns: Sequence[str] | None, available: list[str]) -> list[str | Column]:
     if columns is None:
-        return [quoted(name) for name in available]
+        return [quote(name) for name in available]
     if isinstance(columns, str):
         raise StatementError(f"columns is a list of names, not the text {columns!r}.")
     return [_column(name, available) for name in columns]

@@ -21,7 +21,7 @@ from icefloe.execute.write_data import (
 from icefloe.frames import frame_of
 from icefloe.metadata.storage import spark_uri
 from icefloe.plan.packing import LARGE, Pack, Packing, Source
-from icefloe.quoting import quoted
+from icefloe.quoting import quote
 from icefloe.schemas.transforms import partition_columns
 from icefloe.tasks.write import FileLayout, write_rows
 
@@ -67,10 +67,10 @@ def write_packed(scan: Scan, packing: Packing, statement_id: str, target_bytes: 
 
 def _write(scan: Scan, rows: DataFrame, layout: FileLayout, names: list[str]) -> WrittenRows:
     fields = scan.state.schema.fields
-    carried = [quoted(field.name).alias(columns.written(i)) for i, field in enumerate(fields)]
+    carried = [f"{quote(field.name)} AS {columns.written(i)}" for i, field in enumerate(fields)]
     cut = [layout.cut] if layout.cut else []
     task = write_rows(layout, [columns.written(i) for i in range(len(fields))])
-    return written_rows(scan.state, run_task(rows.select(*carried, *names, *cut), task))
+    return written_rows(scan.state, run_task(rows.selectExpr(*carried, *names, *cut), task))
 
 
 def _facts_of_packs(packs: tuple[Pack, ...]) -> pa.Table:

@@ -28,7 +28,7 @@ from icefloe.plan.merge_bind import BoundMerge
 from icefloe.plan.merge_keys import is_identical
 from icefloe.plan.merge_plan import Join, JoinShape
 from icefloe.plan.source_facts import ordinal_of
-from icefloe.quoting import quote, quoted
+from icefloe.quoting import quote, quote_path, quoted
 from icefloe.spark_errors import translated
 from icefloe.statements import Duplicates, Then, When
 
@@ -102,17 +102,18 @@ class Labeller:
     def _probed(self) -> DataFrame:
         """Matches of the broadcast source, joined back to it by row number."""
         target = self._target()
-        matches = target.join(self._source(), self.bound.on).select(
-            *(self.bound.sides.target_column(name) for name in self.bound.sides.target.names),
+        sides = self.bound.sides
+        matches = target.join(self._source(), self.bound.on).selectExpr(
+            *(quote_path(sides.target_alias, name) for name in sides.target.names),
             columns.FILE,
             columns.POS,
-            F.col(columns.SOURCE_ROW).alias(_MATCH),
+            f"{columns.SOURCE_ROW} AS {_MATCH}",
         )
         source = self.source
         if self.join.tasks == 1:  # then the matches alone move, to where the source is
             matches, source = matches.repartition(1), source.coalesce(1)
-        named = matches.alias(self.bound.sides.target_alias)
-        back = source.alias(self.bound.sides.source_alias)
+        named = matches.alias(sides.target_alias)
+        back = source.alias(sides.source_alias)
         return named.join(back, F.col(_MATCH) == F.col(columns.SOURCE_ROW), "right")
 
     def _unmatched_source(self) -> DataFrame:

@@ -16,7 +16,7 @@ from icefloe import columns
 from icefloe.execute.by_file import by_file
 from icefloe.execute.rewrite import Rewriter, Rewritten
 from icefloe.execute.write_data import WrittenRows, run_task, sort_columns, written_rows
-from icefloe.quoting import quoted
+from icefloe.quoting import quote
 from icefloe.schemas.transforms import partition_columns
 from icefloe.tasks.positions import ChangeColumns
 from icefloe.tasks.rewrite import rewrite_and_add
@@ -78,14 +78,14 @@ class FilesAndNewRows:
         rows = by_file(rows, files, _most_tasks(rows), [*parts, *spread], tasks)
         order = sort_columns(state, only=is_new) if self.adds else []
         rows = rows.sortWithinPartitions(columns.FILE, *parts, *order, columns.POS)
-        return rows.select(
+        return rows.selectExpr(
             columns.FILE,
             columns.POS,
             columns.ACTION,
             columns.GONE,
             *parts,
             *(
-                quoted(name).alias(columns.written(i))
+                f"{quote(name)} AS {columns.written(i)}"
                 for i, name in enumerate(self._names)
                 if name in self.carried
             ),

@@ -20,8 +20,11 @@ from icefloe.execute.rewrite import Rewriter, Rewritten, uneven
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import REPLACING, WrittenRows, find_rows, write_data
 from icefloe.plan.files import Candidate, FilePlan
-from icefloe.quoting import quoted
+from icefloe.quoting import quote
 from icefloe.settings import UpdateMode
+
+# Of how many tasks each may write a small file, and how much Spark gives a task to read.
+_FEW_TASKS, _TASK_BYTES = 4, 128 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +103,7 @@ def _merge_on_read(
     if not files:
         return _outcome(change, dropped, {})
     if change.assigned:
-        written = write_data(
-            change.scan.state,
-            _with_new_values(change, _matching(change, files)),
-            change.statement_id,
-            REPLACING,
-            gather=True,
-        )
+        written = _write_new_versions(change, _matching(change, files), files)
         return _outcome(change, dropped, _found(files, written.acted), written)
     return _outcome(change, dropped, _found(files, find_rows(_matching(change, files))))
 
@@ -130,15 +127,23 @@ def _by_fraction(
         return _outcome(change, rewritten, few)
     if not few:
         return _outcome(change, rewritten, {})
-    chosen = change.scan.over([c for c in files if c.path in few]).rows_at(few)
-    written = write_data(
-        change.scan.state,
-        _with_new_values(change, _named(change, chosen)),
-        change.statement_id,
-        REPLACING,
-        gather=True,
-    )
+    others = [c for c in files if c.path in few]
+    chosen = _named(change, change.scan.over(others).rows_at(few))
+    written = _write_new_versions(change, chosen, others)
     return _outcome(change, rewritten, few, written)
+
+
+def _write_new_versions(
+    change: RowChange, rows: DataFrame, files: Sequence[Candidate]
+) -> WrittenRows:
+    """Write updated rows: where they are read if few tasks read them, else brought together."""
+    state = change.scan.state
+    new = _with_new_values(change, rows)
+    size = sum(candidate.live.file.file_size_in_bytes for candidate in files)
+    in_place = size <= _FEW_TASKS * _TASK_BYTES and state.metadata.spec().is_unpartitioned()
+    if in_place:
+        new = new.coalesce(_FEW_TASKS)
+    return write_data(state, new, change.statement_id, REPLACING, gather=not in_place)
 
 
 def _rewrite_known(change: RowChange, hits: Hits) -> Rewritten:
@@ -193,12 +198,9 @@ def _named(change: RowChange, rows: DataFrame) -> DataFrame:
 
 def _with_new_values(change: RowChange, rows: DataFrame) -> DataFrame:
     """The updated rows; every expression sees the row as it was."""
-    names = [field.name for field in change.scan.state.schema.fields]
-    values = [
-        change.assigned[name].alias(name) if name in change.assigned else quoted(name)
-        for name in names
-    ]
-    return rows.select(*values, columns.FILE, columns.POS)
+    names = [quote(field.name) for field in change.scan.state.schema.fields]
+    changed = rows.withColumns(dict(change.assigned))
+    return changed.selectExpr(*names, columns.FILE, columns.POS)
 
 
 def _found(files: Sequence[Candidate], acted: ActedRows) -> dict[str, BitMap64]:

@@ -32,7 +32,7 @@ from icefloe.metadata.files import LiveFile, unpartitioned_specs
 from icefloe.metadata.state import TableState
 from icefloe.metadata.storage import spark_location, spark_uri
 from icefloe.plan.files import Candidate
-from icefloe.quoting import quoted
+from icefloe.quoting import quote, quoted, selected
 from icefloe.schemas.spark_types import spark_schema, spark_type
 from icefloe.spark_errors import translated
 
@@ -42,7 +42,7 @@ _KEY_PARTITION = f"{columns.PREFIX}key_partition"
 _PLACE = {columns.FILE: "_metadata.file_path", columns.POS: "_metadata.row_index"}
 _SIZE = {columns.SIZE: "_metadata.file_size"}
 _UNKNOWN = "icefloe lost track of the file %s (%d bytes)"
-_CHANGED = "%s has %d bytes, which is not what the table's metadata says: it was changed in place"
+_CHANGED = "%s has %d bytes, not as many as the metadata of the table says: it was changed in place"
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Scan:
     def plain_rows(self) -> DataFrame:
         """Live rows with the table's columns alone, which is cheaper to read."""
         names = [field.name for field in self.state.schema.fields]
-        return self._rows(None, with_positions=False).select(*map(quoted, names))
+        return self._rows(None, with_positions=False).selectExpr(*map(quote, names))
 
     def rows_at(self, positions: Mapping[str, BitMap64]) -> DataFrame:
         """Live rows at these positions of each file (by location)."""
@@ -128,12 +128,12 @@ class Scan:
         """Rows of files that have deletes, or of which some positions are wanted."""
         rows = self._read(files, layout, self._hidden_fields(files), {**_PLACE, **_SIZE})
         rows = _with_facts(rows, self._facts(files, only), _told_apart_by(files))
-        rows = rows.filter(~_has_bit(columns.DELETED))
+        rows = rows.filter(f"NOT {_has_bit(columns.DELETED)}")
         rows = self._without_equality_deleted(rows, files)
         visible = self._visible(files)
         if only is not None:
-            visible.append(_has_bit(columns.SELECTED).alias(columns.SELECTED))
-        return rows.select(*visible)
+            visible.append(f"{_has_bit(columns.SELECTED)} AS {columns.SELECTED}")
+        return rows.selectExpr(*visible)
 
     def _no_rows(self, *, marked: bool) -> DataFrame:
         wanted = spark_schema(self.state.schema)
@@ -151,20 +151,24 @@ class Scan:
     ) -> DataFrame:
         schema = self.state.schema
         fields = (*schema.fields, *hidden)
-        chosen = [quoted(field.name).alias(field.name, metadata={}) for field in fields]
+        # Spark takes `coalesce` of one value away again, but the field's id is not on its result.
+        chosen: list[str | Column] = [
+            f"coalesce({quote(field.name)}) AS {quote(field.name)}" for field in fields
+        ]
         if layout:
-            wanted, chosen = layout.spark_schema, layout.columns(schema)
+            wanted, chosen = layout.spark_schema, list(layout.columns(schema))
         elif names_may_be_reused(self.state):
             wanted, chosen = by_id_alone(Schema(*fields)), [under_own_name(f) for f in fields]
         else:
             wanted = spark_schema(Schema(*fields), with_ids=True)
         rows = self._parquet(wanted, [candidate.path for candidate in files])
         hidden_nans = may_hide_nans(schema, [candidate.live.file for candidate in files])
-        chosen = [
-            guarded(column, field).alias(field.name) if field.field_id in hidden_nans else column
-            for column, field in zip(chosen, fields, strict=False)
-        ]
-        return rows.select(*chosen, *(F.col(m).alias(name) for name, m in metadata.items()))
+        for place, field_ in enumerate(schema.fields):
+            if field_.field_id in hidden_nans:
+                column = chosen[place]
+                column = quoted(field_.name) if isinstance(column, str) else column
+                chosen[place] = guarded(column, field_).alias(field_.name)
+        return selected(rows, [*chosen, *(f"{m} AS {name}" for name, m in metadata.items())])
 
     def _parquet(self, schema: T.StructType, paths: list[str]) -> DataFrame:
         """Spark's reader over exactly these files: no globs, no partitions out of folder names."""
@@ -222,15 +226,15 @@ class Scan:
             facts = facts.join(self.spark.createDataFrame(rows, wanted), columns.FILE, "left")
         return facts
 
-    def _visible(self, files: list[Candidate]) -> list[Column]:
+    def _visible(self, files: list[Candidate]) -> list[str]:
         constants = _identity_fields(self.state, files)
         visible = []
         for column in self.state.schema.fields:
-            value = quoted(column.name)
+            name = value = quote(column.name)
             if column.field_id in constants:
-                value = F.coalesce(value, F.col(columns.equality(column.field_id)))
-            visible.append(value.alias(column.name))
-        return [*visible, F.col(columns.FILE), F.col(columns.POS)]
+                value = f"coalesce({name}, {columns.equality(column.field_id)})"
+            visible.append(f"{value} AS {name}")
+        return [*visible, columns.FILE, columns.POS]
 
     def _hidden_fields(self, files: list[Candidate]) -> list[NestedField]:
         """Columns that equality deletes name but the table no longer has."""
@@ -313,18 +317,15 @@ def _with_facts(rows: DataFrame, facts: DataFrame, key: str) -> DataFrame:
     others = [name for name in (columns.FILE, columns.SIZE) if name != key]
     joined = rows.join(F.broadcast(facts.drop(*others)), key, "left")
     told = _CHANGED if key == columns.SIZE else _UNKNOWN
-    unknown = F.format_string(told, columns.FILE, columns.SIZE)
-    checked = F.when(F.col(columns.SEQUENCE).isNull(), F.raise_error(unknown)).otherwise(
-        F.col(columns.SEQUENCE)
-    )
-    return joined.withColumn(columns.SEQUENCE, checked).filter(F.col(columns.SEQUENCE) >= 0)
+    unknown = f"raise_error(format_string('{told}', {columns.FILE}, {columns.SIZE}))"
+    sequence = columns.SEQUENCE
+    return joined.filter(f"CASE WHEN {sequence} IS NULL THEN {unknown} ELSE {sequence} END >= 0")
 
 
-def _has_bit(words: str) -> Column:
+def _has_bit(words: str) -> str:
     """Whether the row's position is in its file's bitmap."""
-    word = F.get(F.col(words), F.shiftright(F.col(columns.POS), 6).cast("int"))
-    bit = F.getbit(word, F.col(columns.POS).bitwiseAND(F.lit(63)).cast("int"))
-    return F.coalesce(bit == 1, F.lit(False))
+    word = f"get({words}, CAST(shiftright({columns.POS}, 6) AS INT))"
+    return f"coalesce(getbit({word}, CAST({columns.POS} & 63 AS INT)) = 1, false)"
 
 
 def _identity_fields(state: TableState, files: list[Candidate]) -> dict[int, dict[int, int]]:

@@ -21,7 +21,7 @@ from icefloe.execute.acted_rows import ActedRows, acted_rows
 from icefloe.execute.data_files import build_data_file, leaves
 from icefloe.metadata.state import TableState
 from icefloe.metadata.storage import locate
-from icefloe.quoting import quoted
+from icefloe.quoting import quote
 from icefloe.schemas.partition_values import to_record
 from icefloe.schemas.transforms import partition_columns
 from icefloe.spark_errors import translated
@@ -178,9 +178,10 @@ def _laid_out(
     if names or order:
         rows = rows.sortWithinPartitions(*[F.col(name) for name in names], *order)
     carried = [
-        quoted(field.name).alias(columns.written(i)) for i, field in enumerate(state.schema.fields)
+        f"{quote(field.name)} AS {columns.written(i)}"
+        for i, field in enumerate(state.schema.fields)
     ]
-    return rows.select(*carried, *names, *told)
+    return rows.selectExpr(*carried, *names, *told)
 
 
 def sort_columns(state: TableState, only: Column | None = None) -> list[Column]:

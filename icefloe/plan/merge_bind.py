@@ -264,7 +264,9 @@ class _Binder:
             if field.name not in values and not field.nullable:
                 raise NullabilityError(field.name)
         return {
-            field.name: values.get(field.name, F.lit(None).cast(field.dataType))
+            field.name: values[field.name]
+            if field.name in values
+            else F.lit(None).cast(field.dataType)
             for field in self.sides.target.fields
         }
 

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import run
 from benchmarks.digest import Digest
+from benchmarks.peers import PEERS
 from benchmarks.statements import STATEMENTS, BoundStatement, Kind, Placement, Statement
 from benchmarks.table_state import TableState, WarmUps
 
@@ -110,6 +111,14 @@ def test_warm_ups_are_limited_by_number_and_time(most, most_s, expected, peer):
 
     assert warm_ups.done(BY_NAME["delete-10-clustered"]) == expected == len(peer.calls)
     assert warm_ups.done(BY_NAME["scan-after-1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("peer", "asked", "expected"),
+    [("icefloe-mor", 5, 5), ("iceberg-cow", 5, 5), ("deltars", 5, 1), ("sail-mor", 0, 0)],
+)
+def test_only_what_runs_on_a_jvm_is_warmed_up_more_than_once(peer, asked, expected):
+    assert PEERS[peer].warm_ups(asked) == expected
 
 
 def test_a_slow_kind_is_not_warmed_up_again(peer, monkeypatch):

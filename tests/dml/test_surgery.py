@@ -244,7 +244,7 @@ def test_a_file_that_was_changed_where_it_lies_is_told(table_of):
     path = path_of(table)
     pq.write_table(pq.read_table(path), path, compression="none", use_dictionary=False)
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-    with pytest.raises(PySparkException, match="which is not what the table's metadata says"):
+    with pytest.raises(PySparkException, match="not as many as the metadata of the table says"):
         rows(table)
 
 
