@@ -9,6 +9,7 @@ from tables import data_files, delete_files, live_files, rows, snapshots, summar
 from icefloe import Table
 from icefloe.builders import Update
 from icefloe.errors import StatementError, StorageError, UnsupportedTableError
+from icefloe.execute import row_changes
 from icefloe.metadata.files import LiveFile
 from icefloe.settings import Settings, UpdateKind, UpdateMode
 
@@ -43,6 +44,35 @@ def test_t02_t03_t04_d2_merge_on_read_is_the_default_and_is_written(lake, partit
     assert len(delete_files(table)) == 1
     assert table.update().set("n", "0").where("id = 2").execute().mode == "merge-on-read"
     assert len(delete_files(table)) == 2
+
+
+@pytest.mark.parametrize("mode", ["merge-on-read", "auto"])
+@pytest.mark.parametrize("is_large", [False, True], ids=["written where read", "brought together"])
+def test_t01_updated_rows_of_many_files_become_few_files(
+    table_of, mode, is_large, partition_by, monkeypatch
+):
+    """A large scan's rows pass a shuffle; both ways leave the same rows in few new files."""
+    if is_large:
+        monkeypatch.setattr(row_changes, "_TASK_BYTES", 0)
+    batches = [[{"id": 2 * i, "region": None, "n": i}, {"id": 2 * i + 1}] for i in range(8)]
+    table = table_of(
+        SCHEMA,
+        *batches,
+        partition_by=partition_by,
+        properties={"icefloe.auto.rewrite-fraction": "0.6"},  # of each file's rows, half change
+    )
+    table.delete().where("id = 3").execute()
+    before = {file.path for file in data_files(table)}
+
+    update = table.update().set("n", "coalesce(n, 0) + 100").where("id % 2 = 1")
+    result = update.with_options(mode=mode).execute()
+
+    assert result.rows_updated == 7
+    expected = [(2 * i, None, i) for i in range(8)]
+    expected += [(2 * i + 1, None, 100) for i in range(8) if i != 1]
+    assert sorted(rows(table)) == sorted(expected)
+    added = [file for file in data_files(table) if file.path not in before]
+    assert 1 <= len(added) <= 4
 
 
 def test_d2_a_table_without_properties_gets_the_same_default(lake):
