@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame
@@ -23,8 +24,9 @@ from icefloe.plan.files import Candidate, FilePlan
 from icefloe.quoting import quote
 from icefloe.settings import UpdateMode
 
-# Of how many tasks each may write a small file, and how much Spark gives a task to read.
-_FEW_TASKS, _TASK_BYTES = 4, 128 * 2**20
+# How much Spark gives a task to read, and of how many tasks each may write a small file.
+_TASK_BYTES = 128 * 2**20
+_FEWEST_TASKS, _MOST_TASKS = 4, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +142,10 @@ def _write_new_versions(
     state = change.scan.state
     new = _with_new_values(change, rows)
     size = sum(candidate.live.file.file_size_in_bytes for candidate in files)
-    in_place = size <= _FEW_TASKS * _TASK_BYTES and state.metadata.spec().is_unpartitioned()
+    tasks = max(_FEWEST_TASKS, ceil(size / _TASK_BYTES))
+    in_place = tasks <= _MOST_TASKS and state.metadata.spec().is_unpartitioned()
     if in_place:
-        new = new.coalesce(_FEW_TASKS)
+        new = new.coalesce(tasks)
     return write_data(state, new, change.statement_id, REPLACING, gather=not in_place)
 
 

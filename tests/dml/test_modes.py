@@ -53,7 +53,7 @@ def test_t01_updated_rows_of_many_files_become_few_files(
 ):
     """A large scan's rows pass a shuffle; both ways leave the same rows in few new files."""
     if is_large:
-        monkeypatch.setattr(row_changes, "_TASK_BYTES", 0)
+        monkeypatch.setattr(row_changes, "_TASK_BYTES", 1)
     batches = [[{"id": 2 * i, "region": None, "n": i}, {"id": 2 * i + 1}] for i in range(8)]
     table = table_of(
         SCHEMA,
