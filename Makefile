@@ -82,7 +82,7 @@ WIDE_STATEMENTS := delete-1-spread delete-1-clustered update-1-spread update-10-
 
 QUICK := --repetitions 2 --warm-ups 8 --warm-up-seconds 6
 
-bench: bench-peers  ## The statements that have goals, narrow and wide, against the peers: about 15 minutes
+bench: bench-peers  ## The statements that have goals, narrow and wide, against the peers: about 17 minutes
 	status=0; \
 	$(BENCH) --size narrow --name bench-narrow $(QUICK) --statements goals \
 	  --peers $(NARROW_PEERS) $(BENCH_OPTIONS) || status=1; \
