@@ -80,9 +80,9 @@ WIDE_PEERS := icefloe-cow icefloe-mor iceberg-cow iceberg-mor deltars
 WIDE_STATEMENTS := delete-1-spread delete-1-clustered update-1-spread update-10-spread \
   merge-upsert-1-spread merge-upsert-1-clustered
 
-QUICK := --repetitions 2 --warm-ups 8 --warm-up-seconds 6
+QUICK := --repetitions 2 --repetition-seconds 6 --warm-ups 8 --warm-up-seconds 6
 
-bench: bench-peers  ## The statements that have goals, narrow and wide, against the peers: about 17 minutes
+bench: bench-peers  ## The statements that have goals, narrow and wide, against the peers: about 15 minutes
 	status=0; \
 	$(BENCH) --size narrow --name bench-narrow $(QUICK) --statements goals \
 	  --peers $(NARROW_PEERS) $(BENCH_OPTIONS) || status=1; \
@@ -90,10 +90,13 @@ bench: bench-peers  ## The statements that have goals, narrow and wide, against 
 	  --peers $(WIDE_PEERS) $(BENCH_OPTIONS) || status=1; \
 	$(REPORT) && exit $$status
 
-bench-full: bench-peers  ## Every statement at every size, 1 GiB and more too: hours
+# At least one warm-up of each kind and one timed run; what is quick gets more of both.
+FULL := --repetitions 4 --repetition-seconds 10 --warm-ups 4 --warm-up-seconds 6 --silence 240
+
+bench-full: bench-peers  ## Every statement with every library on tables of 1 GiB: about 3 hours
 	status=0; \
-	for size in narrow wide narrow-gb wide-gb; do \
-	  $(BENCH) --size $$size --silence 7200 $(BENCH_OPTIONS) || status=1; \
+	for size in narrow-gb wide-gb; do \
+	  $(BENCH) --size $$size $(FULL) $(BENCH_OPTIONS) || status=1; \
 	done; \
 	$(REPORT) && exit $$status
 

@@ -26,6 +26,14 @@ _INOUT = ("read_chars", "write_chars", "read_bytes", "write_bytes")
 class PeerFailedError(Exception):
     """The peer's process ended, or was ended, before it was done."""
 
+    too_slow = False
+
+
+class TooSlowError(PeerFailedError):
+    """The peer was ended because nothing was heard from it for too long."""
+
+    too_slow = True
+
 
 @dataclass(slots=True)
 class OfStatements:
@@ -58,6 +66,7 @@ class Watched:
     seen: OfStatements
     load_average: float
     failure: str | None = None  # why the process ended before it was done
+    too_slow: bool = False  # the reason is that it took too long
 
 
 def sample_tree(process: psutil.Process) -> Memory:
@@ -126,7 +135,7 @@ def watch(
                 events.append(event)
                 show(event)
     except PeerFailedError as failed:
-        return Watched(tuple(events), seen, load, str(failed))
+        return Watched(tuple(events), seen, load, str(failed), failed.too_slow)
     return Watched(tuple(events), seen, load)
 
 
@@ -182,7 +191,7 @@ def _process(
             yield worker
         except PeerFailedError as failed:
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-            raise PeerFailedError(f"{failed}\n{tail}") from failed
+            raise type(failed)(f"{failed}\n{tail}") from failed
         finally:
             _end(worker)
 
@@ -213,7 +222,7 @@ def _events(worker: subprocess.Popen[bytes], silence_s: float) -> Iterator[dict[
         while True:
             if not selector.select(_SAMPLE_S):
                 if time.monotonic() - heard > silence_s:
-                    raise PeerFailedError(f"nothing heard for {silence_s:.0f} s")
+                    raise TooSlowError(f"it took longer than {silence_s:.0f} s")
                 yield None
                 continue
             heard = time.monotonic()

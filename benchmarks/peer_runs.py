@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.measure import Watched, mebibytes, watch
 from benchmarks.peers import PEERS
-from benchmarks.statements import BoundStatement
+from benchmarks.statements import BoundStatement, Kind
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -26,6 +26,7 @@ class Run:
     statements: tuple[BoundStatement, ...]
     history: tuple[BoundStatement, ...]
     repetitions: int
+    repetition_s: float | None
     warm_ups: int
     warm_up_s: float
     silence_s: float
@@ -69,8 +70,12 @@ def run_peer(name: str, run: Run) -> dict[str, Any]:
         remaining = tuple(bound for bound in remaining if bound.statement.name not in told)
         if watched.failure and remaining and not (found and found[-1]["status"] == "failed"):
             lost = _lost_at(watched, remaining)
-            results.append(_lost_document(lost, watched, run.work))
+            results.append(_lost_document(lost, watched, run))
             remaining = tuple(bound for bound in remaining if bound is not lost)
+            if watched.too_slow:
+                hopeless = [bound for bound in remaining if _is_as_slow(bound, lost)]
+                results += [_hopeless_document(bound, lost) for bound in hopeless]
+                remaining = tuple(bound for bound in remaining if bound not in hopeless)
     return {**document, "results": results}
 
 
@@ -110,6 +115,7 @@ def _job(
         "statements": [bound.to_json() for bound in statements],
         "history": [bound.to_json() for bound in run.history],
         "repetitions": run.repetitions,
+        "repetition_s": run.repetition_s,
         "warm_ups": PEERS[name].warm_ups(run.warm_ups),
         "warm_up_s": run.warm_up_s,
     }
@@ -158,13 +164,26 @@ def _lost_at(watched: Watched, remaining: tuple[BoundStatement, ...]) -> BoundSt
     return next((bound for bound in remaining if bound.statement.name == last), remaining[0])
 
 
-def _lost_document(bound: BoundStatement, watched: Watched, work: Path) -> dict[str, Any]:
+def _lost_document(bound: BoundStatement, watched: Watched, run: Run) -> dict[str, Any]:
+    slow = f"it takes longer than {run.silence_s:.0f} s"
     return {
         "statement": bound.statement.name,
-        "status": "failed",
-        "reason": without_paths(watched.failure or "", work),
+        "status": "left out" if watched.too_slow else "failed",
+        "reason": slow if watched.too_slow else without_paths(watched.failure or "", run.work),
         "memory_peak": watched.seen.peak.get(bound.statement.name),
     }
+
+
+def _is_as_slow(bound: BoundStatement, lost: BoundStatement) -> bool:
+    """Whether a statement has as much to do as one that took too long."""
+    one, other = bound.statement, lost.statement
+    same = (one.shape, one.placement) == (other.shape, other.placement)
+    return same and one.kind is not Kind.SCAN and one.fraction >= other.fraction
+
+
+def _hopeless_document(bound: BoundStatement, lost: BoundStatement) -> dict[str, Any]:
+    reason = f"{lost.statement.name}, which has no more to do, took too long"
+    return {"statement": bound.statement.name, "status": "left out", "reason": reason}
 
 
 def without_paths(text: str, work: Path) -> str:

@@ -102,17 +102,24 @@ def _facts(document: dict[str, Any]) -> str:
     memory_gib = machine["memory_bytes"] / 2**30
     return (
         f"{size['rows']:,} rows, {size['columns']} columns, {size['files']} files; "
-        f"best of {document['repetitions']} after {_warm_ups(document)}. {document['date'][:10]}, "
+        f"best of {_repetitions(document)} after {_warm_ups(document)}. {document['date'][:10]}, "
         f"commit {document['commit'] or 'unknown'}. {machine['cores']} cores ({machine['cpu']}), "
         f"{memory_gib:.0f} GiB, {machine['system']}, Python {machine['python']}."
     )
 
 
+def _repetitions(document: dict[str, Any]) -> str:
+    return f"{document['repetitions']}{_limit(document.get('repetition_seconds'))}"
+
+
 def _warm_ups(document: dict[str, Any]) -> str:
     count = document["warm_ups"]
     told = f"{count} untimed run{'' if count == 1 else 's'} of each kind"
-    most_s = document.get("warm_up_seconds")
-    return told if most_s is None else f"{told} (no further one after {most_s:g} s of them)"
+    return told + _limit(document.get("warm_up_seconds"))
+
+
+def _limit(most_s: float | None) -> str:
+    return "" if most_s is None else f" (no further one after {most_s:g} s of them)"
 
 
 def _table(document: dict[str, Any], peers: Sequence[dict[str, Any]], cell: Cell) -> str:

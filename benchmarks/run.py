@@ -60,6 +60,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--repetitions", type=int, default=3, help="best of how many (3)")
     parser.add_argument(
+        "--repetition-seconds",
+        type=float,
+        help="no further repetitions of a statement after this many seconds of it (no limit)",
+    )
+    parser.add_argument(
         "--warm-ups",
         type=int,
         default=5,
@@ -77,7 +82,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--work", type=Path, help="folder for rows and tables; a temporary one")
     parser.add_argument("--keep", action="store_true", help="leave the tables in --work")
     parser.add_argument(
-        "--silence", type=float, default=1800, help="seconds until a silent peer is ended (1800)"
+        "--silence",
+        type=float,
+        default=1800,
+        help="a statement that takes more than so many seconds is given up (1800)",
     )
     parser.add_argument(
         "--python",
@@ -115,6 +123,7 @@ def _prepare(args: argparse.Namespace, size: Size, work: Path) -> Run:
         statements,
         history(files, before) if before else (),
         args.repetitions,
+        args.repetition_seconds,
         args.warm_ups,
         args.warm_up_seconds,
         args.silence,
@@ -132,6 +141,7 @@ def _document(name: str, size: Size, run: Run, peers: list[dict[str, Any]]) -> d
         "machine": machine(),
         "size": {**asdict(size), "files": FILES, "seed": SEED},
         "repetitions": run.repetitions,
+        "repetition_seconds": run.repetition_s,
         "warm_ups": run.warm_ups,
         "warm_up_seconds": run.warm_up_s,
         "statements": [bound.to_json() for bound in run.statements],

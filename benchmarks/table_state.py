@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -49,6 +49,20 @@ class WarmUps:
     def done(self, statement: Statement) -> int:
         """How many there were."""
         return self._counts[_kind_of(statement)]
+
+
+@dataclass(frozen=True, slots=True)
+class Repetitions:
+    """Timed runs of a statement: so many, fewer of one that takes long."""
+
+    most: int
+    most_s: float | None = None  # None: no limit
+
+    def due(self, runs: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether one more is to come after these."""
+        if self.most_s is not None and sum(run["seconds"] for run in runs) >= self.most_s:
+            return False
+        return len(runs) < self.most
 
 
 def _kind_of(statement: Statement) -> Hashable:

@@ -25,7 +25,7 @@ from benchmarks.digest import Digest
 from benchmarks.peers import PEERS
 from benchmarks.peers.peer import Facts, Peer
 from benchmarks.statements import BoundStatement, Kind
-from benchmarks.table_state import TableState, WarmUps, is_metadata, sizes
+from benchmarks.table_state import Repetitions, TableState, WarmUps, is_metadata, sizes
 
 
 class WrongResultError(Exception):
@@ -63,10 +63,11 @@ def main() -> None:
     _set_up(peer, files, parent)
     state = TableState(peer, history, parent)
     warm_ups = WarmUps(job["warm_ups"], job["warm_up_s"])
+    repetitions = Repetitions(job["repetitions"], job["repetition_s"])
     for _ in range(warm_ups.most):
         _warm_up_once(state, statements, warm_ups, parent)
     for bound in statements:
-        _run_statement(state, bound, job["repetitions"], warm_ups, parent)
+        _run_statement(state, bound, repetitions, warm_ups, parent)
     peer.close()
     parent.tell("end")
 
@@ -121,7 +122,11 @@ def _warm_up_once(
 
 
 def _run_statement(
-    state: TableState, bound: BoundStatement, repetitions: int, warm_ups: WarmUps, parent: Parent
+    state: TableState,
+    bound: BoundStatement,
+    repetitions: Repetitions,
+    warm_ups: WarmUps,
+    parent: Parent,
 ) -> None:
     name = bound.statement.name
     if reason := state.peer.reason_to_leave_out(bound):
@@ -149,14 +154,14 @@ def _run_statement(
 def _repeat_change(
     state: TableState,
     bound: BoundStatement,
-    repetitions: int,
+    repetitions: Repetitions,
     runs: list[dict[str, Any]],
     parent: Parent,
 ) -> None:
     """Each repetition on the first table; the rows are checked after the last."""
-    for repetition in range(repetitions):
+    while repetitions.due(runs):
         runs.append(_run_once(state.peer, bound, parent))
-        if repetition == repetitions - 1:
+        if not repetitions.due(runs):
             _check_rows(state.peer.digest(), bound)
         state.restore()
 
@@ -164,7 +169,7 @@ def _repeat_change(
 def _repeat_scan(
     state: TableState,
     bound: BoundStatement,
-    repetitions: int,
+    repetitions: Repetitions,
     warm_ups: WarmUps,
     runs: list[dict[str, Any]],
     parent: Parent,
@@ -172,7 +177,8 @@ def _repeat_scan(
     """Warmed up on the table as it is then, for what is read then; every answer is checked."""
     while warm_ups.due(bound.statement):
         warm_ups.run(state.peer, bound)
-    runs.extend(_run_once(state.peer, bound, parent) for _ in range(repetitions))
+    while repetitions.due(runs):
+        runs.append(_run_once(state.peer, bound, parent))
 
 
 def _run_once(peer: Peer, bound: BoundStatement, parent: Parent) -> dict[str, Any]:

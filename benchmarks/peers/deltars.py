@@ -13,7 +13,7 @@ from deltalake.table import TableMerger
 
 from benchmarks.digest import AGGREGATES, Digest
 from benchmarks.merges import ON, OPERATION, Action, Clause, When
-from benchmarks.peers.peer import Facts
+from benchmarks.peers.peer import Facts, reason_not_to_scan
 from benchmarks.statements import BoundStatement, Kind
 
 _TARGET_FILE_BYTES = 2**30
@@ -52,8 +52,8 @@ class DeltaRsPeer:
         self._table = DeltaTable(self._folder)
         self._base = self._table.version()
 
-    def reason_to_leave_out(self, _bound: BoundStatement) -> str | None:
-        return None
+    def reason_to_leave_out(self, bound: BoundStatement) -> str | None:
+        return reason_not_to_scan(bound)
 
     def run(self, bound: BoundStatement) -> Facts:
         if bound.statement.kind is Kind.SCAN:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarks.digest import Digest
-from benchmarks.statements import BoundStatement
+from benchmarks.statements import BoundStatement, Kind
 
 COPY_ON_WRITE = "copy-on-write"
 NOTHING_TO_READ = "copy-on-write leaves no deletes to read: its scan is that of a new table"
+_REWRITES = 10  # statements that are worth their time to show it
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,12 @@ class Facts:
     bytes_read: int | None = None
     told: Mapping[str, object] = field(default_factory=dict)  # its own figures, as they are
     answer: Digest | None = None  # of a scan
+
+
+def reason_not_to_scan(bound: BoundStatement) -> str | None:
+    """Why a scan is left out where every statement before it rewrites files; None to run it."""
+    is_scan = bound.statement.kind is Kind.SCAN
+    return NOTHING_TO_READ if is_scan and bound.statement.statements_before > _REWRITES else None
 
 
 class Peer(Protocol):

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from benchmarks.data import assigned
 from benchmarks.digest import COLUMNS, Digest, digest_of
 from benchmarks.merges import INSERT_ONLY, KEY, UPSERT
-from benchmarks.peers.peer import Facts
+from benchmarks.peers.peer import Facts, reason_not_to_scan
 from benchmarks.statements import BoundStatement, Kind
 
 _UPSERT_ROWS = 50_000  # seconds grow with the rows: 40,000 took 12 s on a busy machine
@@ -54,7 +54,7 @@ class PyIcebergPeer:
             return None
         if bound.statement.kind is Kind.SCAN:
             rows = bound.rows_changed // bound.statement.statements_before
-            return _too_many(rows) if rows > _UPSERT_ROWS else None
+            return _too_many(rows) if rows > _UPSERT_ROWS else reason_not_to_scan(bound)
         if bound.statement.kind is Kind.MERGE:
             return _reason_to_leave_out_merge(bound)
         if self._update_by == "overwrite" or bound.rows_changed <= _UPSERT_ROWS:

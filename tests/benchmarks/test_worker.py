@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 
 import pytest
 
-from benchmarks import run
+from benchmarks import peer_runs, run
 from benchmarks.digest import Digest
+from benchmarks.measure import OfStatements, TooSlowError, Watched, watch
 from benchmarks.peers import PEERS
 from benchmarks.statements import STATEMENTS, BoundStatement, Kind, Placement, Statement
-from benchmarks.table_state import TableState, WarmUps
+from benchmarks.table_state import Repetitions, TableState, WarmUps
 
 BY_NAME = {statement.name: statement for statement in STATEMENTS}
 BEFORE = [
@@ -170,3 +173,74 @@ def test_goals_are_a_choice_of_statements(tmp_path, capsys):
         "scan-after-10",
         "scan-part-after-10",
     }
+
+
+@pytest.mark.parametrize(
+    ("most", "most_s", "seconds", "expected"),
+    [
+        (3, None, [9, 9, 9, 9], 3),
+        (3, 10, [9, 9, 9], 2),
+        (3, 10, [30, 1], 1),
+        (1, 10, [1, 1], 1),
+    ],
+)
+def test_repetitions_are_limited_by_number_and_time(most, most_s, seconds, expected):
+    repetitions = Repetitions(most, most_s)
+    runs = []
+    while repetitions.due(runs):
+        runs.append({"seconds": seconds[len(runs)]})
+    assert len(runs) == expected
+
+
+@pytest.mark.parametrize("peer", ["deltars", "pyiceberg"])
+@pytest.mark.parametrize(("before", "left_out"), [(10, False), (50, True)])
+def test_fifty_rewrites_are_spared_those_that_only_rewrite(peer, before, left_out, tmp_path):
+    bound = BoundStatement(BY_NAME[f"scan-after-{before}"], 8000, Digest())
+    reason = PEERS[peer].make(tmp_path).reason_to_leave_out(bound)
+    assert bool(reason) == left_out
+
+
+def test_a_process_that_is_silent_for_too_long_is_ended(tmp_path):
+    started = []
+    code = 'import sys, time; print(\'{"event": "here"}\', flush=True); time.sleep(60)'
+    watched = watch(
+        [sys.executable, "-c", code],
+        folder=tmp_path,
+        environment=os.environ,
+        silence_s=0.2,
+        show=started.append,
+    )
+    assert started == [{"event": "here"}]
+    assert watched.too_slow
+    assert "longer than 0 s" in watched.failure
+
+
+def test_what_takes_too_long_is_left_out_and_so_is_what_has_more_to_do(tmp_path, monkeypatch):
+    """The rest gets a new process."""
+    names = ["merge-upsert-1-spread", "merge-upsert-1-clustered", "merge-upsert-50-spread"]
+    table = {"event": "table", "data_files": 8}
+    done = {"event": "result", "statement": names[1], "status": "ok"}
+    seen = OfStatements()
+    found = iter(
+        [
+            Watched((table,), seen, 0.0, str(TooSlowError("slow")), too_slow=True),
+            Watched((table, done), seen, 0.0),
+        ]
+    )
+    asked = []
+    monkeypatch.setattr(
+        peer_runs, "_watch", lambda _name, _run, left: asked.append(left) or next(found)
+    )
+    bound = tuple(BoundStatement(BY_NAME[name], 1, Digest()) for name in names)
+    job = peer_runs.Run(tmp_path, (), bound, (), 1, None, 0, 0.0, 240, {}, None, False)
+
+    told = peer_runs.run_peer("deltars", job)["results"]
+
+    assert {r["statement"]: r["status"] for r in told} == {
+        names[0]: "left out",
+        names[1]: "ok",
+        names[2]: "left out",
+    }
+    assert "longer than 240 s" in told[0]["reason"]
+    assert names[0] in told[1]["reason"]
+    assert [[b.statement.name for b in left] for left in asked] == [names, names[1:2]]
