@@ -37,6 +37,21 @@ class UpdateMode(StrEnum):
         )
 
 
+class AutoBy(StrEnum):
+    """What `auto` weighs before it writes a file anew."""
+
+    ROWS = "rows"  # how many of the file's rows go
+    BYTES = "bytes"  # also what has to be encoded and what can be copied
+
+    @classmethod
+    def parse(cls, text: str) -> AutoBy:
+        """Read it in any case."""
+        try:
+            return cls(text.lower())
+        except ValueError:
+            raise StatementError("use 'rows' or 'bytes'") from None
+
+
 class UpdateKind(StrEnum):
     """The kinds of row-level statement that have a mode and an isolation level of their own."""
 
@@ -96,6 +111,7 @@ class Settings:
     manifest_compression: str = "gzip"
     deletes_per_file: bool = False  # else one delete file per partition
     auto_rewrite_fraction: float = 0.3
+    auto_by: AutoBy = AutoBy.ROWS
     merge_manifests: bool = True
     min_manifests_to_merge: int = 100
     manifest_target_bytes: int = 8_388_608
@@ -144,6 +160,7 @@ class Settings:
             auto_rewrite_fraction=_read(
                 properties, "icefloe.auto.rewrite-fraction", float, cls.auto_rewrite_fraction
             ),
+            auto_by=_read(properties, "icefloe.auto.choose-by", AutoBy.parse, cls.auto_by),
             merge_manifests=_read(
                 properties, "commit.manifest-merge.enabled", _boolean, cls.merge_manifests
             ),

@@ -13,15 +13,16 @@ from icefloe.execute.rewrite import uneven
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import (
     WrittenRows,
+    as_written,
     file_layout,
     run_task,
     sort_columns,
+    written_names,
     written_rows,
 )
 from icefloe.frames import frame_of
 from icefloe.metadata.storage import spark_uri
 from icefloe.plan.packing import LARGE, Pack, Packing, Source
-from icefloe.quoting import quote
 from icefloe.schemas.transforms import partition_columns
 from icefloe.tasks.write import FileLayout, write_rows
 
@@ -66,11 +67,9 @@ def write_packed(scan: Scan, packing: Packing, statement_id: str, target_bytes: 
 
 
 def _write(scan: Scan, rows: DataFrame, layout: FileLayout, names: list[str]) -> WrittenRows:
-    fields = scan.state.schema.fields
-    carried = [f"{quote(field.name)} AS {columns.written(i)}" for i, field in enumerate(fields)]
     cut = [layout.cut] if layout.cut else []
-    task = write_rows(layout, [columns.written(i) for i in range(len(fields))])
-    return written_rows(scan.state, run_task(rows.selectExpr(*carried, *names, *cut), task))
+    told = rows.selectExpr(*as_written(scan.state), *names, *cut)
+    return written_rows(scan.state, run_task(told, write_rows(layout, written_names(scan.state))))
 
 
 def _facts_of_packs(packs: tuple[Pack, ...]) -> pa.Table:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -26,6 +27,7 @@ from icefloe.execute.row_changes import RowChangeOutcome
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, find_rows, write_data
 from icefloe.metadata.storage import delete_each, spark_uri
+from icefloe.plan.auto import is_rewritten
 from icefloe.plan.files import Candidate, FilePlan
 from icefloe.plan.merge_plan import JoinShape
 from icefloe.quoting import quoted
@@ -47,7 +49,7 @@ class MergeOutcome:
     clauses: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MergeRows:
     """The data work of one MERGE."""
 
@@ -168,17 +170,21 @@ class MergeRows:
     def _paths_to_rewrite(self, acted: ActedRows, hits: Hits) -> set[str]:
         """Files written anew; those that lose every row are removed without being read."""
         deleted = self._located(acted, self._deletes)
-        fraction = self._scan.state.settings.auto_rewrite_fraction
         chosen = set()
         for candidate in self._candidates(hits):
-            live = self._scan.live_rows(candidate)
-            emptied = len(deleted.get(candidate.path, ())) == live
-            few = len(hits[candidate.path]) <= fraction * max(1, candidate.live.rows)
-            if not (emptied and not candidate.equality_deletes) and not (
-                self.mode is UpdateMode.AUTO and few
+            gone = len(deleted.get(candidate.path, ()))
+            if gone == self._scan.live_rows(candidate) and not candidate.equality_deletes:
+                continue
+            if self.mode is UpdateMode.COPY_ON_WRITE or self._is_rewritten(
+                candidate, len(hits[candidate.path]) - gone, gone
             ):
                 chosen.add(candidate.path)
         return chosen
+
+    def _is_rewritten(self, candidate: Candidate, updated: int, deleted: int) -> bool:
+        """What `auto` chooses for a file with so many such rows."""
+        assigned = self.labeller.bound.updated_columns
+        return is_rewritten(self._scan.state, candidate, assigned, updated, deleted)
 
     def _rewrite(
         self, labelled: DataFrame, files: Sequence[Candidate], hits: Hits
@@ -267,7 +273,7 @@ class MergeRows:
     def _scan(self) -> Scan:
         return self.labeller.scan
 
-    @property
+    @cached_property
     def _rewriter(self) -> Rewriter:
         assigned = {name: quoted(name) for name in self.labeller.bound.updated_columns}
         return Rewriter(self._scan, self.statement_id, assigned)

@@ -30,6 +30,7 @@ from icefloe.metadata.storage import locate, spark_uri
 from icefloe.plan.files import Candidate
 from icefloe.plan.in_place import why_through_spark
 from icefloe.quoting import quoted
+from icefloe.schemas.source_path import source_path
 from icefloe.tasks.positions import pack, unpack
 from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_files
 
@@ -207,8 +208,8 @@ class Rewriter:
         order = metadata.sort_order_by_id(order_id) if order_id else None
         if order is None:
             return order_id
-        names = {self.scan.state.schema.find_column_name(f.source_id) for f in order.fields}
-        broken = any(name is None or name.split(".")[0] in self.assigned for name in names)
+        sources = [source_path(self.scan.state.schema, f.source_id) for f in order.fields]
+        broken = any(source is None or source[0] in self.assigned for source in sources)
         return 0 if broken else order_id
 
 

@@ -15,8 +15,14 @@ from pyspark.sql import functions as F
 from icefloe import columns
 from icefloe.execute.by_file import by_file
 from icefloe.execute.rewrite import Rewriter, Rewritten
-from icefloe.execute.write_data import WrittenRows, run_task, sort_columns, written_rows
-from icefloe.quoting import quote
+from icefloe.execute.write_data import (
+    WrittenRows,
+    as_written,
+    run_task,
+    sort_columns,
+    written_names,
+    written_rows,
+)
 from icefloe.schemas.transforms import partition_columns
 from icefloe.tasks.positions import ChangeColumns
 from icefloe.tasks.rewrite import rewrite_and_add
@@ -53,10 +59,13 @@ class FilesAndNewRows:
     def run(self, labelled: DataFrame) -> RewrittenAndAdded:
         """Do it; one Spark job."""
         scan = self.rewriter.scan
-        numbers = {name: i for i, name in enumerate(self._names)}
-        assigned = {name: columns.written(numbers[name]) for name in self.rewriter.assigned}
+        written = written_names(scan.state)
+        assigned = {
+            field.name: name
+            for field, name in zip(scan.state.schema.fields, written, strict=True)
+            if field.name in self.rewriter.assigned
+        }
         plan = self.rewriter.plan(scan.candidates, assigned, columns.GONE)
-        written = [columns.written(i) for i in range(len(numbers))]
         results = run_task(self._laid_out(labelled), rewrite_and_add(plan, written, self.changes))
         rewritten, declined = self.rewriter.rewritten(scan.candidates, results)
         return RewrittenAndAdded(rewritten, declined, written_rows(scan.state, results))
@@ -84,16 +93,8 @@ class FilesAndNewRows:
             columns.ACTION,
             columns.GONE,
             *parts,
-            *(
-                f"{quote(name)} AS {columns.written(i)}"
-                for i, name in enumerate(self._names)
-                if name in self.carried
-            ),
+            *as_written(state, self.carried),
         )
-
-    @property
-    def _names(self) -> list[str]:
-        return [field.name for field in self.rewriter.scan.state.schema.fields]
 
 
 def _most_tasks(rows: DataFrame) -> int:

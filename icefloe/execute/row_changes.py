@@ -20,6 +20,7 @@ from icefloe.execute.marked_rows import Hits, by_location, count, file_changes
 from icefloe.execute.rewrite import Rewriter, Rewritten, uneven
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import REPLACING, WrittenRows, find_rows, write_data
+from icefloe.plan.auto import is_rewritten
 from icefloe.plan.files import Candidate, FilePlan
 from icefloe.quoting import quote
 from icefloe.settings import UpdateMode
@@ -70,7 +71,7 @@ def change_rows(change: RowChange) -> RowChangeOutcome:
         case UpdateMode.MERGE_ON_READ:
             return _merge_on_read(change, dropped, rest)
         case UpdateMode.AUTO:
-            return _by_fraction(change, dropped, rest)
+            return _by_file(change, dropped, rest)
 
 
 def _whole_files(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -110,18 +111,13 @@ def _merge_on_read(
     return _outcome(change, dropped, _found(files, find_rows(_matching(change, files))))
 
 
-def _by_fraction(
-    change: RowChange, dropped: Rewritten, files: Sequence[Candidate]
-) -> RowChangeOutcome:
+def _by_file(change: RowChange, dropped: Rewritten, files: Sequence[Candidate]) -> RowChangeOutcome:
     """Find the rows first, then choose per file: rewrite where many go, deletes where few do."""
     if not files:
         return _outcome(change, dropped, {})
     hits = _found(files, find_rows(_matching(change, files)))
-    limit = change.scan.state.settings.auto_rewrite_fraction
     many = {
-        c.path: hits[c.path]
-        for c in files
-        if c.path in hits and len(hits[c.path]) > limit * max(1, c.live.rows)
+        c.path: hits[c.path] for c in files if c.path in hits and _is_rewritten(change, c, hits)
     }
     few = {path: rows for path, rows in hits.items() if path not in many}
     rewritten = dropped + _rewrite_known(change, many)
@@ -133,6 +129,13 @@ def _by_fraction(
     chosen = _named(change, change.scan.over(others).rows_at(few))
     written = _write_new_versions(change, chosen, others)
     return _outcome(change, rewritten, few, written)
+
+
+def _is_rewritten(change: RowChange, candidate: Candidate, hits: Hits) -> bool:
+    """What `auto` chooses for a file with such rows."""
+    changed = len(hits[candidate.path])
+    updated, deleted = (changed, 0) if change.assigned else (0, changed)
+    return is_rewritten(change.scan.state, candidate, change.assigned, updated, deleted)
 
 
 def _write_new_versions(

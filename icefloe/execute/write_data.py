@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,11 +67,26 @@ def write_data(
     rows = _laid_out(state, rows, spec, [name for name in told if name], gather=gather)
     task = write_rows(
         file_layout(state, statement_id),
-        [columns.written(i) for i in range(len(state.schema.fields))],
+        written_names(state),
         changes,
         (columns.OUTSIDE, tuple(predicates)) if predicates else None,
     )
     return written_rows(state, run_task(rows, task))
+
+
+def written_names(state: TableState) -> list[str]:
+    """What the table's columns are called in rows that tasks write."""
+    return [columns.written(i) for i in range(len(state.schema.fields))]
+
+
+def as_written(state: TableState, only: Container[str] | None = None) -> list[str]:
+    """The table's columns, or those in `only`, under these names."""
+    names = [field.name for field in state.schema.fields]
+    return [
+        f"{quote(name)} AS {written}"
+        for name, written in zip(names, written_names(state), strict=True)
+        if only is None or name in only
+    ]
 
 
 def written_rows(state: TableState, results: Sequence[Mapping[str, Any]]) -> WrittenRows:
@@ -177,11 +192,7 @@ def _laid_out(
     order = sort_columns(state)
     if names or order:
         rows = rows.sortWithinPartitions(*[F.col(name) for name in names], *order)
-    carried = [
-        f"{quote(field.name)} AS {columns.written(i)}"
-        for i, field in enumerate(state.schema.fields)
-    ]
-    return rows.selectExpr(*carried, *names, *told)
+    return rows.selectExpr(*as_written(state), *names, *told)
 
 
 def sort_columns(state: TableState, only: Column | None = None) -> list[Column]:

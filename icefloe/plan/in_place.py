@@ -6,6 +6,7 @@ from collections.abc import Container
 
 from icefloe.metadata.state import TableState
 from icefloe.plan.files import Candidate
+from icefloe.schemas.source_path import source_path
 
 
 def why_through_spark(
@@ -17,9 +18,11 @@ def why_through_spark(
     """
     spec = state.metadata.spec()
     for field in spec.fields:
-        source = state.schema.find_column_name(field.source_id)
-        if source is None or source.split(".")[0] in assigned:
-            return f"new values of {source!r} may move rows to other partitions"
+        source = source_path(state.schema, field.source_id)
+        if source is None:
+            return f"the source column of partition field {field.name!r} is gone"
+        if source[0] in assigned:
+            return f"new values of {'.'.join(source)!r} may move rows to other partitions"
     if candidate.live.spec_id != spec.spec_id:
         return "it was written under another partition spec"
     if candidate.equality_deletes:

@@ -9,6 +9,7 @@ from typing import Any
 
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.state import TableState
+from icefloe.plan.auto import rewritten_above
 from icefloe.plan.files import Candidate, FilePlan, SkippedFile
 from icefloe.plan.in_place import why_through_spark
 from icefloe.settings import Isolation, UpdateKind, UpdateMode
@@ -23,7 +24,7 @@ class FileAction(StrEnum):
     DROP = "drop"  # every row goes: metadata alone
     REWRITE = "rewrite"
     DELETES = "write deletes"
-    DECIDE = "rewrite or write deletes, by the fraction of rows that goes"
+    DECIDE = "rewrite or write deletes, by the part of its rows that goes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,8 @@ def _planned(
     action, reason = _action(candidate, kind, mode)
     if action is FileAction.REWRITE:
         reason += f"; {_how(state, candidate, assigned)}"
+    if action is FileAction.DECIDE:
+        reason += f"; {_from_where_on(state, candidate, kind, assigned)}"
     return PlannedFile(candidate.path, candidate.live.rows, candidate.live.size, action, reason)
 
 
@@ -154,6 +157,17 @@ def _how(state: TableState, candidate: Candidate, assigned: Container[str]) -> s
     if assigned:
         return "chunks without new values are copied as bytes"
     return "row groups that lose no row are copied as bytes"
+
+
+def _from_where_on(
+    state: TableState, candidate: Candidate, kind: UpdateKind, assigned: Container[str]
+) -> str:
+    """From how many rows on `auto` writes a file anew."""
+    limit = rewritten_above(state, candidate, assigned, loses_rows=kind is UpdateKind.DELETE)
+    told = f"written anew above {limit:.3g} of its rows"
+    if limit < state.settings.auto_rewrite_fraction:
+        told += " where none is deleted: so few bytes are to be encoded, the others are copied"
+    return told
 
 
 def _action(candidate: Candidate, kind: UpdateKind, mode: UpdateMode) -> tuple[FileAction, str]:

@@ -434,3 +434,30 @@ def test_nested_fields_are_assigned_by_path(table_of, mode):
     assert found[1]["m"] == {"k": 1}
     assert found[2] == {"id": 2, "p": None, "tags": None, "m": None}
     assert found[3] == {"id": 3, "p": {"a": 4, "b": None}, "tags": ["n"], "m": {"z": 9}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "name", "value"),
+    [
+        ("`a.b` INT, n INT", "a.b", 1),
+        ("s STRUCT<b: INT>, n INT", "s", {"b": 1}),
+    ],
+    ids=["a dot in the name", "in a struct"],
+)
+def test_u26_rows_follow_their_partition_whatever_its_column_is_called(
+    table_of, mode, schema, name, value
+):
+    """A new value of the source column moves the row, in copy-on-write as well."""
+    field = name if name == "a.b" else "s.b"
+    table = table_of(
+        schema, [{name: value, "n": i} for i in range(3)], mode=mode, partition_by=(field,)
+    )
+    quoted = f"`{name}`" if name == "a.b" else field
+
+    result = table.update().set(field, "7").where("n = 1").execute()
+
+    assert result.rows_updated == 1
+    assert sorted(row["n"] for row in table.scan(where=f"{quoted} = 7").collect()) == [1]
+    assert sorted(row["n"] for row in table.scan(where=f"{quoted} = 1").collect()) == [0, 2]
+    partitions = {tuple(file.file.partition[i] for i in range(1)) for file in data_files(table)}
+    assert partitions == {(1,), (7,)}
