@@ -36,11 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as cleanup:
         work = _work_folder(args.work, cleanup)
         run = _prepare(args, size, work)
-        peers = [run_peer(name, run) for name in args.peers]
-    output = args.output or _RESULTS / f"{args.name or size.name}.json"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(_document(output.stem, size, run, peers), indent=2) + "\n")
-    say(f"wrote {output}")
+        output = args.output or _RESULTS / f"{args.name or size.name}.json"
+        output.parent.mkdir(parents=True, exist_ok=True)
+        commit, peers = commit_of(ROOT), []
+        for name in args.peers:  # hours of work are not lost with the last peer
+            peers.append(run_peer(name, run))
+            document = _document(output.stem, size, commit, run, peers)
+            output.write_text(json.dumps(document, indent=2) + "\n")
+            say(f"wrote {output}")
     return 1 if _has_failure(peers) else 0
 
 
@@ -133,11 +136,13 @@ def _prepare(args: argparse.Namespace, size: Size, work: Path) -> Run:
     )
 
 
-def _document(name: str, size: Size, run: Run, peers: list[dict[str, Any]]) -> dict[str, Any]:
+def _document(
+    name: str, size: Size, commit: str | None, run: Run, peers: list[dict[str, Any]]
+) -> dict[str, Any]:
     return {
         "name": name,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit_of(ROOT),
+        "commit": commit,
         "machine": machine(),
         "size": {**asdict(size), "files": FILES, "seed": SEED},
         "repetitions": run.repetitions,

@@ -19,6 +19,7 @@ from icefloe.execute.acted_rows import ActedRows
 from icefloe.execute.marked_rows import Hits, by_location, count, file_changes
 from icefloe.execute.rewrite import Rewriter, Rewritten, uneven
 from icefloe.execute.scan import Scan
+from icefloe.execute.splits import columns_in, larger_splits
 from icefloe.execute.write_data import REPLACING, WrittenRows, find_rows, write_data
 from icefloe.plan.auto import is_rewritten
 from icefloe.plan.files import Candidate, FilePlan
@@ -86,10 +87,10 @@ def _rewrite(change: RowChange, files: Sequence[Candidate]) -> Rewritten:
     others = [c for c in files if not rewriter.can_stay(c)]
     done = Rewritten()
     if in_place:
-        done += _in_tasks(rewriter, _matching(change, in_place), in_place)
+        with larger_splits(change.scan, _read(change)):
+            done += _in_tasks(rewriter, _matching(change, in_place), in_place)
     if others:
-        hits = _found(others, find_rows(_matching(change, others)))
-        done += rewriter.through_spark(hits)
+        done += rewriter.through_spark(_find(change, others))
     return done
 
 
@@ -108,14 +109,14 @@ def _merge_on_read(
     if change.assigned:
         written = _write_new_versions(change, _matching(change, files), files)
         return _outcome(change, dropped, _found(files, written.acted), written)
-    return _outcome(change, dropped, _found(files, find_rows(_matching(change, files))))
+    return _outcome(change, dropped, _find(change, files))
 
 
 def _by_file(change: RowChange, dropped: Rewritten, files: Sequence[Candidate]) -> RowChangeOutcome:
     """Find the rows first, then choose per file: rewrite where many go, deletes where few do."""
     if not files:
         return _outcome(change, dropped, {})
-    hits = _found(files, find_rows(_matching(change, files)))
+    hits = _find(change, files)
     many = {
         c.path: hits[c.path] for c in files if c.path in hits and _is_rewritten(change, c, hits)
     }
@@ -189,6 +190,19 @@ def _outcome(
         bytes_copied=rewritten.bytes_copied,
         bytes_encoded=rewritten.bytes_encoded,
     )
+
+
+def _find(change: RowChange, files: Sequence[Candidate]) -> dict[str, BitMap64]:
+    """The rows to change; nothing but what the condition names is read."""
+    with larger_splits(change.scan, _read(change)):
+        return _found(files, find_rows(_matching(change, files)))
+
+
+def _read(change: RowChange) -> list[str]:
+    """The columns by which rows are found, and of which new values are made."""
+    if change.choose is not None:
+        return [field.name for field in change.scan.state.schema.fields]
+    return columns_in(change.scan, [change.condition, *change.assigned.values()])
 
 
 def _matching(change: RowChange, files: Sequence[Candidate]) -> DataFrame:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema, index_by_id
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
@@ -59,6 +61,21 @@ class LiveFile:
     def size(self) -> int:
         """The file's size in bytes."""
         return self.file.file_size_in_bytes
+
+    def bytes_of(self, schema: Schema, names: Container[str]) -> int | None:
+        """How many bytes of the file some columns take; None where the manifest does not tell.
+
+        It does not tell of a column that the file lacks.
+        """
+        sizes = self.file.column_sizes or {}
+        chosen = [field for field in schema.fields if field.name in names]
+        found = [[sizes[i] for i in index_by_id(Schema(f)) if i in sizes] for f in chosen]
+        return sum(map(sum, found)) if all(found) else None
+
+    @property
+    def bytes_of_all(self) -> int:
+        """How many bytes of the file its columns take, as far as the manifest tells."""
+        return sum((self.file.column_sizes or {}).values())
 
     @property
     def partition_key(self) -> PartitionKey:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Container
 
-from pyiceberg.schema import Schema, index_by_id
-
 from icefloe.metadata.state import TableState
 from icefloe.plan.files import Candidate
 from icefloe.plan.in_place import why_through_spark
@@ -49,19 +47,8 @@ def rewritten_above(
         return limit
     if why_through_spark(state, candidate, assigned) is not None:
         return limit
-    encoded = _encoded_part(state.schema, candidate, assigned)
-    return limit if encoded is None else min(limit, encoded + (1 - encoded) / _COPIED_PER_ENCODED)
-
-
-def _encoded_part(schema: Schema, candidate: Candidate, assigned: Container[str]) -> float | None:
-    """The part of a file's bytes that assigned columns take; None where the manifest has none."""
-    sizes = candidate.live.file.column_sizes or {}
-    encoded = 0
-    for field in schema.fields:
-        if field.name in assigned:
-            found = [sizes[number] for number in index_by_id(Schema(field)) if number in sizes]
-            if not found:
-                return None  # the file lacks the column, or nobody counted
-            encoded += sum(found)
-    total = sum(sizes.values())
-    return encoded / total if encoded else None
+    encoded = candidate.live.bytes_of(state.schema, assigned)
+    if not encoded:
+        return limit  # nobody counted, or the file lacks a column
+    part = encoded / candidate.live.bytes_of_all
+    return min(limit, part + (1 - part) / _COPIED_PER_ENCODED)

@@ -69,6 +69,23 @@ class BoundMerge:
         return [i for i, clause in enumerate(self.clauses) if clause.then is then]
 
     @property
+    def keys_if_read_alone(self) -> list[str]:
+        """The table's keys, where clauses without conditions take nothing else of its rows.
+
+        Empty where more is read, or may be.
+        """
+        keys = [key.target for key in self.keys]
+        plain = list(self.source_columns.values())
+        for clause in self.clauses:
+            from_source = all(any(v is column for column in plain) for v in clause.values.values())
+            old = set(self.sides.target.names) - {*keys, *clause.values}
+            if clause.condition is not None or not from_source:
+                return []
+            if clause.then is Then.UPDATE and old:
+                return []
+        return keys
+
+    @property
     def updated_columns(self) -> list[str]:
         """Table columns that some clause gives a new value to."""
         updates = [clause.values for clause in self.clauses if clause.then is Then.UPDATE]
