@@ -191,6 +191,8 @@ def _process(
             yield worker
         except PeerFailedError as failed:
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+            if failed.too_slow:
+                worker.kill()
             raise type(failed)(f"{failed}\n{tail}") from failed
         finally:
             _end(worker)

@@ -60,9 +60,9 @@ class Repetitions:
 
     def due(self, runs: Sequence[Mapping[str, Any]]) -> bool:
         """Whether one more is to come after these."""
-        if self.most_s is not None and sum(run["seconds"] for run in runs) >= self.most_s:
-            return False
-        return len(runs) < self.most
+        spent = sum(run["seconds"] for run in runs)
+        in_time = not runs or self.most_s is None or spent < self.most_s
+        return in_time and len(runs) < self.most
 
 
 def _kind_of(statement: Statement) -> Hashable:

@@ -11,6 +11,7 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationError
 from pyiceberg.partitioning import PartitionField
+from pyiceberg.schema import index_by_id
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
@@ -90,13 +91,13 @@ def drop_columns(table: IcebergTable, names: Sequence[str]) -> None:
     used = [field.source_id for field in table.spec().fields]
     ordered = [field.source_id for field in table.sort_order().fields]
     for found in dropped:
-        for source_id in (*used, *ordered):
-            source = str(table.schema().find_column_name(source_id))
-            if source == found or source.startswith(f"{found}."):
-                how = "partitioned" if source_id in used else "sorted"
-                raise StatementError(
-                    f"The table is {how} by {source!r}, so {found!r} cannot be dropped."
-                )
+        field = table.schema().find_field(found)
+        for source_id in {field.field_id, *index_by_id(field.field_type)} & {*used, *ordered}:
+            source = table.schema().find_column_name(source_id)
+            how = "partitioned" if source_id in used else "sorted"
+            raise StatementError(
+                f"The table is {how} by {source!r}, so {found!r} cannot be dropped."
+            )
     with _as_ours(table), table.update_schema() as update:
         for found in dropped:
             update.delete_column(found)

@@ -43,14 +43,6 @@ class AutoBy(StrEnum):
     ROWS = "rows"  # how many of the file's rows go
     BYTES = "bytes"  # also what has to be encoded and what can be copied
 
-    @classmethod
-    def parse(cls, text: str) -> AutoBy:
-        """Read it in any case."""
-        try:
-            return cls(text.lower())
-        except ValueError:
-            raise StatementError("use 'rows' or 'bytes'") from None
-
 
 class UpdateKind(StrEnum):
     """The kinds of row-level statement that have a mode and an isolation level of their own."""
@@ -160,7 +152,7 @@ class Settings:
             auto_rewrite_fraction=_read(
                 properties, "icefloe.auto.rewrite-fraction", float, cls.auto_rewrite_fraction
             ),
-            auto_by=_read(properties, "icefloe.auto.choose-by", AutoBy.parse, cls.auto_by),
+            auto_by=_read(properties, "icefloe.auto.choose-by", _auto_by, cls.auto_by),
             merge_manifests=_read(
                 properties, "commit.manifest-merge.enabled", _boolean, cls.merge_manifests
             ),
@@ -300,6 +292,12 @@ def _granularity(text: str) -> bool:
     if text.lower() not in ("file", "partition"):
         raise ValueError("use 'file' or 'partition'")
     return text.lower() == "file"
+
+
+def _auto_by(text: str) -> AutoBy:
+    if text.lower() not in tuple(AutoBy):
+        raise ValueError("use 'rows' or 'bytes'")
+    return AutoBy(text.lower())
 
 
 def _boolean(text: str) -> bool:

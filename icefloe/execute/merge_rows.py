@@ -25,7 +25,7 @@ from icefloe.execute.rewrite import Rewriter, Rewritten, uneven
 from icefloe.execute.rewrite_and_add import FilesAndNewRows
 from icefloe.execute.row_changes import RowChangeOutcome
 from icefloe.execute.scan import Scan
-from icefloe.execute.splits import larger_splits
+from icefloe.execute.splits import columns_in, larger_splits
 from icefloe.execute.write_data import WrittenRows, find_rows, write_data
 from icefloe.metadata.storage import delete_each, spark_uri
 from icefloe.plan.auto import is_rewritten
@@ -281,8 +281,9 @@ class MergeRows:
 
     @property
     def _read(self) -> list[str]:
-        """The table's columns that are read: its keys where the source alone has new values."""
-        return self.labeller.bound.keys_if_read_alone or self._names
+        """The table's columns that are read: where the source has all new values, few."""
+        bound = self.labeller.bound
+        return columns_in(self._scan, [bound.on]) if bound.sets_source_rows else self._names
 
     @property
     def _names(self) -> list[str]:

@@ -87,16 +87,18 @@ def _rewrite(change: RowChange, files: Sequence[Candidate]) -> Rewritten:
     others = [c for c in files if not rewriter.can_stay(c)]
     done = Rewritten()
     if in_place:
-        with larger_splits(change.scan, _read(change)):
-            done += _in_tasks(rewriter, _matching(change, in_place), in_place)
+        done += _in_tasks(change, rewriter, _matching(change, in_place), in_place)
     if others:
         done += rewriter.through_spark(_find(change, others))
     return done
 
 
-def _in_tasks(rewriter: Rewriter, changed: DataFrame, files: Sequence[Candidate]) -> Rewritten:
+def _in_tasks(
+    change: RowChange, rewriter: Rewriter, changed: DataFrame, files: Sequence[Candidate]
+) -> Rewritten:
     """Rewrite in tasks; files whose columns cannot be carried over there go through Spark."""
-    done, declined = rewriter.in_tasks(changed, files)
+    with larger_splits(change.scan, _read(change)):
+        done, declined = rewriter.in_tasks(changed, files)
     return done + rewriter.through_spark(declined)
 
 
@@ -162,7 +164,7 @@ def _rewrite_known(change: RowChange, hits: Hits) -> Rewritten:
     done = Rewritten()
     if in_place:
         chosen = change.scan.over(in_place).rows_at(hits)
-        done += _in_tasks(rewriter, _named(change, chosen), in_place)
+        done += _in_tasks(change, rewriter, _named(change, chosen), in_place)
     return done + rewriter.through_spark(others)
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pyspark.sql import Column
 
 from icefloe.execute.scan import Scan
+from icefloe.metadata.files import ids_of_columns
 from icefloe.session_settings import held
 
 _SETTING = "spark.sql.files.maxPartitionBytes"
@@ -38,15 +39,20 @@ def larger_splits(scan: Scan, read: Collection[str]) -> Iterator[None]:
 def columns_in(scan: Scan, expressions: Iterable[Column | None]) -> list[str]:
     """The table's columns that expressions may name, by their texts: rather one too many."""
     text = " ".join(str(expression) for expression in expressions).lower()
-    return [field.name for field in scan.state.schema.fields if field.name.lower() in text]
+    names = [field.name for field in scan.state.schema.fields]
+    if "*" in text or "star" in text:  # every column, however Spark tells it
+        return names
+    return [name for name in names if name.lower() in text]
 
 
 def _times(scan: Scan, read: Collection[str]) -> int:
     """How many times what is read would fit into all columns of the files."""
     files = [candidate.live for candidate in scan.candidates]
-    if sum(file.size for file in files) <= 2 * _DEFAULT:
+    schema = scan.state.schema
+    if len(read) == len(schema.fields) or sum(file.size for file in files) <= 2 * _DEFAULT:
         return 1
-    found = [file.bytes_of(scan.state.schema, read) for file in files]
+    columns = ids_of_columns(schema, read)
+    found = [file.bytes_of(columns) for file in files]
     known = [part for part in found if part is not None]
     if len(known) < len(found):
         return 1  # some manifest does not tell

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -36,6 +36,15 @@ def unpartitioned_specs(metadata: TableMetadata) -> frozenset[int]:
     )
 
 
+def ids_of_columns(schema: Schema, names: Container[str]) -> tuple[frozenset[int], ...]:
+    """The field ids of some columns, nested ones included, column by column."""
+    return tuple(
+        frozenset((field.field_id, *index_by_id(field.field_type)))
+        for field in schema.fields
+        if field.name in names
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class LiveFile:
     """One live manifest entry: a data or delete file and its place in the table's history."""
@@ -62,14 +71,13 @@ class LiveFile:
         """The file's size in bytes."""
         return self.file.file_size_in_bytes
 
-    def bytes_of(self, schema: Schema, names: Container[str]) -> int | None:
-        """How many bytes of the file some columns take; None where the manifest does not tell.
+    def bytes_of(self, columns: Sequence[frozenset[int]]) -> int | None:
+        """How many bytes of the file some columns take, each given by the ids of its fields.
 
-        It does not tell of a column that the file lacks.
+        None where the manifest does not tell, as of a column that the file lacks.
         """
         sizes = self.file.column_sizes or {}
-        chosen = [field for field in schema.fields if field.name in names]
-        found = [[sizes[i] for i in index_by_id(Schema(f)) if i in sizes] for f in chosen]
+        found = [[sizes[i] for i in ids if i in sizes] for ids in columns]
         return sum(map(sum, found)) if all(found) else None
 
     @property

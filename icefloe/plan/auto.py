@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container
 
+from icefloe.metadata.files import ids_of_columns
 from icefloe.metadata.state import TableState
 from icefloe.plan.files import Candidate
 from icefloe.plan.in_place import why_through_spark
@@ -47,7 +48,7 @@ def rewritten_above(
         return limit
     if why_through_spark(state, candidate, assigned) is not None:
         return limit
-    encoded = candidate.live.bytes_of(state.schema, assigned)
+    encoded = candidate.live.bytes_of(ids_of_columns(state.schema, assigned))
     if not encoded:
         return limit  # nobody counted, or the file lacks a column
     part = encoded / candidate.live.bytes_of_all

@@ -69,10 +69,10 @@ class BoundMerge:
         return [i for i, clause in enumerate(self.clauses) if clause.then is then]
 
     @property
-    def keys_if_read_alone(self) -> list[str]:
-        """The table's keys, where clauses without conditions take nothing else of its rows.
+    def sets_source_rows(self) -> bool:
+        """Whether every clause, without a condition, deletes or makes a row the source's as it is.
 
-        Empty where more is read, or may be.
+        Then nothing is read of the table's rows but what they are matched by.
         """
         keys = [key.target for key in self.keys]
         plain = list(self.source_columns.values())
@@ -80,10 +80,10 @@ class BoundMerge:
             from_source = all(any(v is column for column in plain) for v in clause.values.values())
             old = set(self.sides.target.names) - {*keys, *clause.values}
             if clause.condition is not None or not from_source:
-                return []
+                return False
             if clause.then is Then.UPDATE and old:
-                return []
-        return keys
+                return False
+        return True
 
     @property
     def updated_columns(self) -> list[str]:

@@ -24,7 +24,7 @@ class FileAction(StrEnum):
     DROP = "drop"  # every row goes: metadata alone
     REWRITE = "rewrite"
     DELETES = "write deletes"
-    DECIDE = "rewrite or write deletes, by the part of its rows that goes"
+    DECIDE = "rewrite or write deletes, by the fraction of rows that goes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,8 @@ def _from_where_on(
     limit = rewritten_above(state, candidate, assigned, loses_rows=kind is UpdateKind.DELETE)
     told = f"written anew above {limit:.3g} of its rows"
     if limit < state.settings.auto_rewrite_fraction:
-        told += " where none is deleted: so few bytes are to be encoded, the others are copied"
+        told += " where none is deleted" if kind is UpdateKind.MERGE else ""
+        told += ": few bytes are to be encoded, the others are copied"
     return told
 
 
@@ -199,7 +200,8 @@ def _mode_source(state: TableState, kind: UpdateKind) -> str:
 
 def _bytes_written(files: Sequence[PlannedFile]) -> int:
     """At most: every candidate is written anew; deletes cost next to nothing."""
-    return sum(file.bytes for file in files if file.action is FileAction.REWRITE)
+    rewritten = (FileAction.REWRITE, FileAction.DECIDE)
+    return sum(file.bytes for file in files if file.action in rewritten)
 
 
 def _lines(plan: Plan) -> list[str]:

@@ -38,6 +38,7 @@ from icefloe.predicates.leaves import Comparison
 from icefloe.predicates.literals import LiteralKind, SqlLiteral, coerce
 from icefloe.replace.parse import Tree
 from icefloe.replace.tree import And, Compare, Constant, In, IsNull, Node, Not, Or
+from icefloe.schemas.source_path import source_path
 
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 _NUMERIC = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)", re.ASCII)
@@ -48,6 +49,7 @@ class SourceColumn:
     """A column that the table is partitioned by."""
 
     name: str  # full name, dots between levels
+    path: tuple[str, ...]  # the same level by level
     field_id: int
     type: PrimitiveType
 
@@ -66,11 +68,11 @@ def source_columns(schema: Schema, spec: PartitionSpec) -> dict[str, SourceColum
     """The columns that `spec` partitions by, by full name."""
     found: dict[str, SourceColumn] = {}
     for field in partitioning_fields(spec):
-        name = schema.find_column_name(field.source_id)
-        if name is not None:
-            kind = schema.find_type(field.source_id)
+        path = source_path(schema, field.source_id)
+        if path is not None:
+            kind, name = schema.find_type(field.source_id), ".".join(path)
             if isinstance(kind, PrimitiveType):
-                found[name] = SourceColumn(name, field.source_id, kind)
+                found[name] = SourceColumn(name, path, field.source_id, kind)
     return found
 
 

@@ -19,7 +19,7 @@ from icefloe.errors import (
 )
 from icefloe.metadata.state import TableState
 from icefloe.plan.bind import store
-from icefloe.quoting import quote, quoted
+from icefloe.quoting import quote_path, quoted
 from icefloe.replace.bind import SourceColumn, partitioning_fields, source_columns
 from icefloe.replace.match import NULL, values_of
 from icefloe.replace.translate import sql_literal, sql_text
@@ -94,15 +94,15 @@ def _distinct(rows: DataFrame, spec: PartitionSpec, state: TableState) -> list[l
 
 def _listed(column: SourceColumn, values: list[Any]) -> str:
     present = sorted(_literal(column, value) for value in values if value is not None)
-    texts = [f"{_name(column)} IN ({', '.join(present)})"] if present else []
+    texts = [f"{quote_path(*column.path)} IN ({', '.join(present)})"] if present else []
     if len(present) < len(values):
-        texts.append(f"{_name(column)} IS NULL")
+        texts.append(f"{quote_path(*column.path)} IS NULL")
     return " OR ".join(texts) or "FALSE"
 
 
 def _text(field: PartitionField, column: SourceColumn, value: Any) -> str:
     values = values_of(field, column.type, value)
-    name = _name(column)
+    name = quote_path(*column.path)
     if values == NULL:
         return f"{name} IS NULL"
     if isinstance(field.transform, IdentityTransform):
@@ -118,10 +118,6 @@ def _text(field: PartitionField, column: SourceColumn, value: Any) -> str:
     up_to = "<" if values.below_high else "<="
     low, high = _literal(column, values.low), _literal(column, values.high)
     return f"{name} >= {low} AND {name} {up_to} {high}"
-
-
-def _name(column: SourceColumn) -> str:
-    return ".".join(map(quote, column.name.split(".")))
 
 
 def _literal(column: SourceColumn, value: Any) -> str:

@@ -112,11 +112,17 @@ def test_a_column_that_the_file_lacks_is_left_to_the_fraction(wide):
 
 
 def test_rows_that_may_move_are_left_to_the_fraction(wide):
-    table = wide(partition_by=("c3",))
-    moved = table.update().set("c3", "c3 + 1").where("id = 10").execute()
-    assert (moved.rows_updated, moved.mode) == (1, "auto")
+    """They leave the file: it cannot be rewritten in place."""
+    table = wide([{**row, "c3": 7} for row in ROWS], partition_by=("c3",))
+
     plan = update(table).explain()
+    moved = update(table, "id % 5 = 0 AND id > 0").execute()
+
     assert "above 0.3 of its rows" in plan.files[0].reason
+    assert (moved.rows_updated, moved.data_files_removed, moved.delete_files_added) == (79, 0, 1)
+    assert {row[0]: row[5] for row in rows(table)} == {
+        i: 7 + (i if i % 5 == 0 else 0) for i in range(400)
+    }
 
 
 def test_merge_chooses_by_bytes_where_no_row_of_a_file_is_deleted(wide):
@@ -151,7 +157,8 @@ def test_explain_tells_the_limit_and_the_choice_is_logged(wide, caplog):
     table = wide()
     plan = update(table).explain()
     assert "rewrite or write deletes" in str(plan)
-    assert "so few bytes are to be encoded" in plan.files[0].reason
+    assert "few bytes are to be encoded" in plan.files[0].reason
+    assert plan.estimated_bytes_written == plan.files[0].bytes
     assert "above 0.3 of its rows" in table.delete().where(A_FIFTH).explain().files[0].reason
 
     with caplog.at_level(logging.INFO, logger="icefloe"):

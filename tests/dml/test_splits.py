@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 from tables import rows
 
-from icefloe.execute import splits
+from icefloe.execute import row_changes, splits
 from icefloe.session_settings import held
 
 SETTING = "spark.sql.files.maxPartitionBytes"
@@ -39,7 +39,13 @@ def run(table, what, mode):
             " AND ".join(f"coalesce({name}, 0) >= 0" for name in COLUMNS) + " AND id < 3"
         ),
         "update": lambda: table.update().set("c1", "id").where("id < 3"),
+        "delete by a star": lambda: table.delete().where("hash(*) = hash(*) AND id < 3"),
         "upsert": lambda: table.upsert(source, on=["id"]),
+        "upsert by more": lambda: table.upsert(
+            source,
+            on="target.id = source.id AND "
+            + " AND ".join(f"target.{n} IS NOT DISTINCT FROM source.{n}" for n in COLUMNS[2:]),
+        ),
         "merge with a condition": lambda: (
             table.merge(source, on=["id"])
             .when_matched("target.c2 IS NULL")
@@ -61,10 +67,12 @@ def run(table, what, mode):
         ("delete", "copy-on-write", True),
         ("delete", "auto", True),
         ("delete by all", "merge-on-read", False),
+        ("delete by a star", "merge-on-read", False),
         ("update", "merge-on-read", False),
         ("update", "copy-on-write", True),
         ("upsert", "merge-on-read", True),
         ("upsert", "copy-on-write", True),
+        ("upsert by more", "merge-on-read", False),
         ("merge with a condition", "merge-on-read", False),
         ("merge of one column", "merge-on-read", False),
     ],
@@ -94,11 +102,17 @@ def test_the_setting_is_brought_back_and_rows_are_the_same(table_of, monkeypatch
         seen.append(value)
         return held(spark, key, value)
 
+    def spied(*told):
+        during.append(spark.conf.get(SETTING))
+        return found(*told)
+
+    during, found = [], row_changes.find_rows
+    monkeypatch.setattr(row_changes, "find_rows", spied)
     monkeypatch.setattr(splits, "held", noted)
 
     table.delete().where("id % 2 = 0").execute()
 
-    assert len(seen) == 1
+    assert during == seen == [str(8 * 512)]
     assert spark.conf.get(SETTING) == before
     assert sorted(row[0] for row in rows(table)) == list(range(1, 60, 2))
 

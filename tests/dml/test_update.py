@@ -461,3 +461,24 @@ def test_u26_rows_follow_their_partition_whatever_its_column_is_called(
     assert sorted(row["n"] for row in table.scan(where=f"{quoted} = 1").collect()) == [0, 2]
     partitions = {tuple(file.file.partition[i] for i in range(1)) for file in data_files(table)}
     assert partitions == {(1,), (7,)}
+
+
+def test_u26_a_sort_order_ends_with_new_values_of_its_column_whatever_it_is_called(table_of):
+    """A rewritten file that is no longer sorted must not say so."""
+    table = table_of(
+        "`a.b` INT, n INT",
+        [{"a.b": i, "n": i} for i in range(6)],
+        mode="copy-on-write",
+        sort_by=("a.b",),
+    )
+    (before,) = data_files(table)
+    assert before.file.sort_order_id
+
+    table.update().set("n", "0").where("n = 1").execute()
+    (kept,) = data_files(table)
+    table.update().set("a.b", "100").where("n = 2").execute()
+    (broken,) = data_files(table)
+
+    assert kept.file.sort_order_id == before.file.sort_order_id
+    assert not broken.file.sort_order_id
+    assert sorted(rows(table)) == [(0, 0), (1, 0), (3, 3), (4, 4), (5, 5), (100, 2)]

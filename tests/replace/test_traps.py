@@ -97,3 +97,28 @@ def test_r29_the_error_shows_the_row_by_column(table_of):
     table = table_of("d INT, v INT", [{"d": 1, "v": 1}], partition_by=("d",))
     with pytest.raises(icefloe.errors.ConstraintError, match=r"\(d=2, v=51\)"):
         table.replace_where("d = 1", [{"d": 2, "v": 51}]).execute()
+
+
+@pytest.mark.parametrize("scope", ["partitions", "rows"])
+def test_r35_a_partition_column_with_a_dot_in_its_name(table_of, scope):
+    """The predicate names the column, not a field of a struct, wherever it is used."""
+    table = table_of("`a.b` INT, v INT", [{"a.b": 1, "v": 1}], partition_by=("a.b",))
+    table.append([{"a.b": 2, "v": 2}, {"a.b": None, "v": 3}])
+    new = [{"a.b": 1, "v": 10}, {"a.b": None, "v": 30}]
+
+    predicate = table.partitions_of(new)
+    result = table.replace_where(predicate, new).with_options(scope=scope).execute()
+
+    assert (result.rows_deleted, result.rows_inserted) == (2, 2)
+    assert sorted(rows(table), key=str) == [(1, 10), (2, 2), (None, 30)]
+    assert table.scan(where=predicate).count() == 2
+
+
+def test_only_columns_that_the_table_is_partitioned_by_are_kept(table_of):
+    table = table_of("a INT, `a.b` INT, v INT", [{"a": 0, "a.b": 1, "v": 1}], partition_by=("a.b",))
+
+    with pytest.raises(StatementError, match=r"partitioned by 'a\.b'"):
+        table.drop_column("a.b")
+    table.drop_column("a")
+
+    assert rows(table) == [(1, 1)]
