@@ -80,9 +80,9 @@ WIDE_PEERS := icefloe-cow icefloe-mor iceberg-cow iceberg-mor deltars
 WIDE_STATEMENTS := delete-1-spread delete-1-clustered update-1-spread update-10-spread \
   merge-upsert-1-spread merge-upsert-1-clustered
 
-QUICK := --repetitions 2 --repetition-seconds 6 --warm-ups 8 --warm-up-seconds 6
+QUICK := --repetitions 2 --repetition-seconds 10 --warm-ups 8 --warm-up-seconds 6
 
-bench: bench-peers  ## The statements that have goals, narrow and wide, against the peers: about 15 minutes
+bench: bench-peers  ## The statements that have goals, narrow and wide, against the peers: about 16 minutes
 	status=0; \
 	$(BENCH) --size narrow --name bench-narrow $(QUICK) --statements goals \
 	  --peers $(NARROW_PEERS) $(BENCH_OPTIONS) || status=1; \

@@ -25,7 +25,6 @@ from icefloe.execute.rewrite import Rewriter, Rewritten, uneven
 from icefloe.execute.rewrite_and_add import FilesAndNewRows
 from icefloe.execute.row_changes import RowChangeOutcome
 from icefloe.execute.scan import Scan
-from icefloe.execute.splits import columns_in, larger_splits
 from icefloe.execute.write_data import WrittenRows, find_rows, write_data
 from icefloe.metadata.storage import delete_each, spark_uri
 from icefloe.plan.auto import is_rewritten
@@ -76,7 +75,7 @@ class MergeRows:
     def _merge_on_read(self) -> MergeOutcome:
         """Write new rows and mark old ones deleted, in one Spark job."""
         rows = self.labeller.rows(self._names)
-        with self._planned_once(rows.sparkSession), larger_splits(self._scan, self._read):
+        with self._planned_once(rows.sparkSession):
             written = write_data(
                 self._scan.state,
                 rows,
@@ -120,7 +119,7 @@ class MergeRows:
             self.labeller.join.new_tasks,
         )
         rows = self.labeller.rows(carried)
-        with self._planned_once(rows.sparkSession), larger_splits(self._scan, self._read):
+        with self._planned_once(rows.sparkSession):
             done = work.run(rows)
         acted = done.added.acted
         self._refuse_double_matches(acted)
@@ -278,12 +277,6 @@ class MergeRows:
     def _rewriter(self) -> Rewriter:
         assigned = {name: quoted(name) for name in self.labeller.bound.updated_columns}
         return Rewriter(self._scan, self.statement_id, assigned)
-
-    @property
-    def _read(self) -> list[str]:
-        """The table's columns that are read: where the source has all new values, few."""
-        bound = self.labeller.bound
-        return columns_in(self._scan, [bound.on]) if bound.sets_source_rows else self._names
 
     @property
     def _names(self) -> list[str]:

@@ -69,23 +69,6 @@ class BoundMerge:
         return [i for i, clause in enumerate(self.clauses) if clause.then is then]
 
     @property
-    def sets_source_rows(self) -> bool:
-        """Whether every clause, without a condition, deletes or makes a row the source's as it is.
-
-        Then nothing is read of the table's rows but what they are matched by.
-        """
-        keys = [key.target for key in self.keys]
-        plain = list(self.source_columns.values())
-        for clause in self.clauses:
-            from_source = all(any(v is column for column in plain) for v in clause.values.values())
-            old = set(self.sides.target.names) - {*keys, *clause.values}
-            if clause.condition is not None or not from_source:
-                return False
-            if clause.then is Then.UPDATE and old:
-                return False
-        return True
-
-    @property
     def updated_columns(self) -> list[str]:
         """Table columns that some clause gives a new value to."""
         updates = [clause.values for clause in self.clauses if clause.then is Then.UPDATE]
