@@ -1,7 +1,7 @@
 """How much of a table each task reads, where a statement reads few of its columns.
 
 Spark cuts files by their size, whichever columns are read. Of a wide table that makes many tasks
-with next to nothing to do, and each starts a Python worker.
+with next to nothing to do; where they also tell which rows they found, each has a Python worker.
 """
 
 from __future__ import annotations

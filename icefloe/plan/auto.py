@@ -13,7 +13,7 @@ from icefloe.settings import AutoBy
 
 log = logging.getLogger("icefloe")
 
-# How many bytes are copied in the time that one takes to encode: 13 to 32 were measured.
+# How many bytes are copied in the time that one takes to encode: 16 to 36 were measured.
 _COPIED_PER_ENCODED = 16
 
 
