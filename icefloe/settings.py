@@ -150,7 +150,7 @@ class Settings:
                 properties, "write.delete.granularity", _granularity, cls.deletes_per_file
             ),
             auto_rewrite_fraction=_read(
-                properties, "icefloe.auto.rewrite-fraction", float, cls.auto_rewrite_fraction
+                properties, "icefloe.auto.rewrite-fraction", _fraction, cls.auto_rewrite_fraction
             ),
             auto_by=_read(properties, "icefloe.auto.choose-by", _auto_by, cls.auto_by),
             merge_manifests=_read(
@@ -286,6 +286,12 @@ def _size(text: str) -> int:
     if int(text) < 1:
         raise ValueError("use a number from 1")
     return int(text)
+
+
+def _fraction(text: str) -> float:
+    if not 0 <= float(text) <= 1:
+        raise ValueError("use a number from 0 to 1")
+    return float(text)
 
 
 def _granularity(text: str) -> bool:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from icefloe.parquet.footer import ParquetBytes, group_rows, open_parquet
 from icefloe.parquet.surgery import GroupChange, Spliced, Surgery
@@ -74,11 +75,15 @@ class Case:
     new_columns: list[str] = field(default_factory=list)
 
 
+MOST_ROWS = {"pyarrow": 400, "duckdb": 7000, "spark": 1000}
+GROUP_ROWS = {"pyarrow": (1, 150), "duckdb": (2048, 2048), "spark": (50, 400)}
+
+
 @st.composite
 def cases(draw: Any, writers: tuple[str, ...] = ("pyarrow", "pyarrow", "duckdb")) -> Case:
     """A random file with random changes."""
     writer = draw(st.sampled_from(writers))
-    count = draw(st.integers(1, 400)) if writer == "pyarrow" else draw(st.integers(1, 7000))
+    count = draw(st.integers(1, MOST_ROWS[writer]))
     seed = draw(st.integers(0, 2**32))
     chance = random.Random(seed)
     kinds = draw(st.lists(st.sampled_from(TYPES), min_size=1, max_size=6))
@@ -95,9 +100,10 @@ def cases(draw: Any, writers: tuple[str, ...] = ("pyarrow", "pyarrow", "duckdb")
         "write_page_index": draw(st.booleans()),
         "write_page_checksum": draw(st.booleans()),
         "data_page_size": draw(st.sampled_from([200, 1_048_576])),
+        "write_batch_size": draw(st.sampled_from([20, 1024])),  # how often it looks at that
         "store_decimal_as_integer": draw(st.booleans()),
     }
-    group = draw(st.integers(1, 150)) if writer == "pyarrow" else 2048
+    group = draw(st.integers(*GROUP_ROWS[writer]))
     schema, names, new = _evolved(draw, rows.schema)
     old = [f.name for f in schema if f.name in names]
     updated = draw(st.sets(st.sampled_from(old))) if old else set()
@@ -113,12 +119,15 @@ def cases(draw: Any, writers: tuple[str, ...] = ("pyarrow", "pyarrow", "duckdb")
     )
 
 
-def write(case: Case, path: Path) -> None:
+def write(case: Case, path: Path, spark: SparkSession) -> None:
     """Write the case's rows with its writer."""
     if case.writer == "pyarrow":
         pq.write_table(case.rows, path, row_group_size=case.group_rows, **case.options)
         return
     codec = {"none": "uncompressed"}.get(case.options["compression"], case.options["compression"])
+    if case.writer == "spark":
+        _write_with_spark(case, path, codec, spark)
+        return
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("rows", case.rows)
@@ -126,6 +135,24 @@ def write(case: Case, path: Path) -> None:
             f"COPY (FROM rows) TO '{path}' (FORMAT parquet, CODEC '{codec}', "
             f"ROW_GROUP_SIZE {case.group_rows})"  # of V2 files, PyArrow cannot read some
         )
+
+
+def _write_with_spark(case: Case, path: Path, codec: str, spark: SparkSession) -> None:
+    options = {
+        "compression": codec,
+        "parquet.writer.version": {"1.0": "v1", "2.0": "v2"}[case.options["data_page_version"]],
+        "parquet.enable.dictionary": str(case.options["use_dictionary"]).lower(),
+        "parquet.block.row.count.limit": str(case.group_rows),
+        "parquet.page.row.count.limit": "40",
+    }
+    folder = path.with_suffix(".folder")
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    try:
+        spark.createDataFrame(case.rows).coalesce(1).write.options(**options).parquet(str(folder))
+    finally:
+        spark.conf.unset("spark.sql.parquet.outputTimestampType")
+    (written,) = folder.glob("*.parquet")
+    written.rename(path)
 
 
 def open_file(path: Path) -> ParquetBytes:
@@ -183,6 +210,10 @@ def changed_rows(case: Case, old: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def by_pyarrow(path: Path) -> str:
     return repr(pq.ParquetFile(path, page_checksum_verification=True).read().to_pylist())
+
+
+def by_spark(path: Path, spark: SparkSession) -> str:
+    return repr(spark.read.parquet(str(path)).toArrow().to_pylist())
 
 
 def by_duckdb(path: Path) -> str:

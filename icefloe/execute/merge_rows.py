@@ -235,16 +235,14 @@ class MergeRows:
             {path: rows for path, rows in replaced.items() if path in marked},
             written.files,
         )
-        in_place = self.mode is UpdateMode.MERGE_ON_READ
-        anew = () if in_place else changes.added_data
         rows = RowChangeOutcome(
             changes,
+            self.mode,
             rows_inserted=self._count(acted, self._inserts),
             rows_updated=self._count(acted, self._updates),
             rows_deleted=self._count(acted, self._deletes),
             rows_copied=rewritten.rows_copied,
             bytes_copied=rewritten.bytes_copied,
-            bytes_encoded=sum(f.file_size_in_bytes for f in anew) - rewritten.bytes_copied,
         )
         clauses = range(len(self.labeller.bound.clauses))
         return MergeOutcome(rows, tuple(acted.count(number) for number in clauses))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
+from pyiceberg.table import TableProperties
 from pyiceberg.table.name_mapping import MappedField, NameMapping, parse_mapping_from_json
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 from pyspark.sql import Column
@@ -20,11 +21,10 @@ from pyspark.sql import types as T
 
 from icefloe.execute.read_names import nullable
 from icefloe.metadata.state import TableState
-from icefloe.metadata.storage import locate, naming_missing_file
+from icefloe.metadata.storage import locate, naming_unreadable_file
 from icefloe.quoting import quoted
 from icefloe.schemas.spark_types import spark_type
 
-_PROPERTY = "schema.name-mapping.default"
 _THREADS = 16
 _ABSENT = "_icefloe_absent"
 
@@ -48,7 +48,7 @@ class PhysicalLayout:
 
 def physical_layouts(state: TableState, paths: Sequence[str]) -> dict[str, PhysicalLayout]:
     """The layout of each file that has no field ids."""
-    text = state.metadata.properties.get(_PROPERTY)
+    text = state.metadata.properties.get(TableProperties.DEFAULT_NAME_MAPPING)
     if text is None:
         return {}
     mapping = parse_mapping_from_json(text)
@@ -63,7 +63,7 @@ def physical_layouts(state: TableState, paths: Sequence[str]) -> dict[str, Physi
 
 def _arrow_schema(state: TableState, path: str) -> pa.Schema:
     place = locate(state.io, path)
-    with naming_missing_file(path), place.filesystem.open_input_file(place.path) as source:
+    with naming_unreadable_file(path), place.filesystem.open_input_file(place.path) as source:
         return pq.read_schema(source)
 
 
@@ -94,7 +94,9 @@ def _type(wanted: IcebergType, mapped: list[MappedField], stored: pa.DataType) -
     if isinstance(wanted, StructType) and pa.types.is_struct(stored):
         found = [stored.field(i) for i in range(stored.num_fields)]
         return T.StructType([_field(f, by_id.get(f.field_id), found) for f in wanted.fields])
-    if isinstance(wanted, ListType) and pa.types.is_list(stored):
+    if isinstance(wanted, ListType) and (
+        pa.types.is_list(stored) or pa.types.is_large_list(stored)
+    ):
         inner = by_id.get(wanted.element_id)
         children = list(inner.fields) if inner is not None else []
         return T.ArrayType(_type(wanted.element_type, children, stored.value_type))

@@ -23,7 +23,7 @@ from icefloe.bitmaps import as_array, as_bitmap
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID, LiveFile
 from icefloe.metadata.state import TableState
-from icefloe.metadata.storage import locate, naming_missing_file, naming_unwritable_file
+from icefloe.metadata.storage import locate, naming_unreadable_file, naming_unwritable_file
 
 _WRITE_ROWS = 1_000_000
 _SCHEMA = pa.schema(
@@ -152,7 +152,10 @@ def _read(io: FileIO, delete: LiveFile) -> Deleted:
         )
     place = locate(io, delete.path)
     found: Deleted = {}
-    with naming_missing_file(delete.path), place.filesystem.open_input_file(place.path) as source:
+    with (
+        naming_unreadable_file(delete.path),
+        place.filesystem.open_input_file(place.path) as source,
+    ):
         parquet = pq.ParquetFile(source, read_dictionary=["file_path"])
         for batch in parquet.iter_batches(_WRITE_ROWS, columns=["file_path", "pos"]):
             _collect(batch, found)

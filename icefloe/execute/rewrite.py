@@ -50,11 +50,6 @@ class Rewritten:
     rows_copied: int = 0
     bytes_copied: int = 0
 
-    @property
-    def bytes_encoded(self) -> int:
-        """Bytes of the new files that were not copied."""
-        return sum(file.file_size_in_bytes for file in self.files) - self.bytes_copied
-
     def __add__(self, other: Rewritten) -> Rewritten:
         return Rewritten(
             self.files + other.files,

@@ -49,12 +49,19 @@ class RowChangeOutcome:
     """What was written, and what became of the rows."""
 
     changes: FileChanges
+    mode: UpdateMode
     rows_inserted: int = 0
     rows_updated: int = 0
     rows_deleted: int = 0
     rows_copied: int = 0
     bytes_copied: int = 0
-    bytes_encoded: int = 0
+
+    @property
+    def bytes_encoded(self) -> int:
+        """Bytes of data files that were not copied, where files may be written anew."""
+        if self.mode is UpdateMode.MERGE_ON_READ:
+            return 0
+        return sum(f.file_size_in_bytes for f in self.changes.added_data) - self.bytes_copied
 
 
 def change_rows(change: RowChange) -> RowChangeOutcome:
@@ -186,11 +193,11 @@ def _outcome(
             replaced=hits if is_update else {},
             added=written.files if written else (),
         ),
+        change.mode,
         rows_updated=rewritten.rows_updated + (changed if is_update else 0),
         rows_deleted=rewritten.rows_deleted + (0 if is_update else changed),
         rows_copied=rewritten.rows_copied,
         bytes_copied=rewritten.bytes_copied,
-        bytes_encoded=rewritten.bytes_encoded,
     )
 
 

@@ -23,7 +23,7 @@ from icefloe.maintenance.garbage import refuse_to_collect
 from icefloe.maintenance.names import Name, name_of
 from icefloe.maintenance.reach import everything
 from icefloe.metadata.state import TableState, state_of
-from icefloe.metadata.storage import locate, naming_missing_file
+from icefloe.metadata.storage import locate, naming_unreadable_file
 from icefloe.results import OrphansResult
 
 _AGE = timedelta(days=3)
@@ -87,7 +87,7 @@ def remove_orphans(
 def _listed(state: TableState, folder: str) -> list[_Listed]:
     place = locate(state.io, folder)
     base = place.path.rstrip("/")
-    with naming_missing_file(folder):
+    with naming_unreadable_file(folder):
         found: Sequence[FileInfo] = place.filesystem.get_file_info(
             FileSelector(place.path, recursive=True, allow_not_found=True)
         )

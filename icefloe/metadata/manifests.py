@@ -10,11 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pyiceberg.avro.file import AvroFile, AvroOutputFile
+from pyiceberg.avro.file import AvroOutputFile
 from pyiceberg.io import FileIO, OutputFile
 from pyiceberg.manifest import (
     DATA_FILE_TYPE,
+    DEFAULT_READ_VERSION,
     MANIFEST_ENTRY_SCHEMAS,
+    MANIFEST_LIST_FILE_SCHEMAS,
     DataFile,
     DataFileContent,
     FileFormat,
@@ -22,10 +24,10 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
+    PartitionFieldSummary,
     construct_partition_summaries,
     data_file_with_partition,
     manifest_entry_schema_with_data_file,
-    read_manifest_list,
     write_manifest_list,
 )
 from pyiceberg.partitioning import PartitionSpec
@@ -35,8 +37,9 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import StructType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
+from icefloe.metadata.avro import read_avro
 from icefloe.metadata.files import LiveFile, SnapshotFiles
-from icefloe.metadata.storage import naming_missing_file, naming_unwritable_file
+from icefloe.metadata.storage import naming_unwritable_file
 
 _READ_VERSION = 3  # knows every field that v1 and v2 manifests may hold
 _UNASSIGNED = -1
@@ -53,22 +56,26 @@ class ManifestFilter(Protocol):
 
 def list_manifests(io: FileIO, snapshot: Snapshot) -> tuple[ManifestFile, ...]:
     """The manifests of a snapshot."""
-    with naming_missing_file(snapshot.manifest_list):
-        return tuple(read_manifest_list(io.new_input(snapshot.manifest_list)))
+    return tuple(
+        read_avro(
+            io.new_input(snapshot.manifest_list),
+            MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION],
+            {-1: ManifestFile, 508: PartitionFieldSummary},
+            {517: ManifestContent},
+        )
+    )
 
 
 def read_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
     """Every entry of a manifest, removed ones too, with inherited fields filled in."""
-    with (
-        naming_missing_file(manifest.manifest_path),
-        AvroFile[ManifestEntry](
-            io.new_input(manifest.manifest_path),
-            MANIFEST_ENTRY_SCHEMAS[_READ_VERSION],
-            read_types={-1: ManifestEntry, 2: DataFile},
-            read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-        ) as reader,
-    ):
-        return [_inherit(entry, manifest) for entry in reader]
+    entries = read_avro(
+        io.new_input(manifest.manifest_path),
+        MANIFEST_ENTRY_SCHEMAS[_READ_VERSION],
+        {-1: ManifestEntry, 2: DataFile},
+        {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+        manifest.manifest_length,
+    )
+    return [_inherit(entry, manifest) for entry in entries]
 
 
 def read_snapshot_files(

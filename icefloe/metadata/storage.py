@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyarrow.fs import FileSelector, FileSystem, FileType
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -106,13 +107,13 @@ def remove_written_by(io: FileIO, folder: str, statement_id: str) -> None:
 
 
 @contextmanager
-def naming_missing_file(location: str) -> Iterator[None]:
-    """Turn an I/O error into one that tells the file."""
+def naming_unreadable_file(location: str) -> Iterator[None]:
+    """Turn an error in reading or decoding into one that tells the file."""
     try:
         yield
     except FileNotFoundError as missing:
         raise StorageError(f"File is missing: {location}") from missing
-    except OSError as failed:
+    except (OSError, pa.ArrowException) as failed:
         raise StorageError(f"Cannot read {location}: {failed}") from failed
 
 

@@ -104,6 +104,16 @@ class Location:
     """PageLocation."""
 
     OFFSET = 1
+    FIRST_ROW = 3
+
+
+class ColumnIndex:
+    """ColumnIndex: what the pages of a chunk hold."""
+
+    NULL_PAGES = 1
+    LEAST = 2
+    MOST = 3
+    NULL_COUNTS = 5
 
 
 class Page:

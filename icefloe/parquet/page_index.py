@@ -94,7 +94,9 @@ def _places(file: ParquetBytes) -> Iterator[tuple[int, int]]:
 def _place(chunk: Struct, which: int) -> tuple[int, int] | None:
     """Where an index of a chunk begins and ends."""
     start, length = value(chunk, which), value(chunk, which + 1)
-    return (start, start + length) if start and length else None
+    if not isinstance(start, int) or not isinstance(length, int):
+        return None
+    return (start, start + length) if start > 0 and length > 0 else None
 
 
 def _moved_pages(index: Struct, chunk: tuple[int, int], delta: int) -> Struct:

@@ -145,11 +145,11 @@ class Splicer:
         return found
 
     def _with_bloom(self, chunk: Struct, origin: ChunkFrom) -> Struct:
-        """Write a chunk's Bloom filter; one of unknown length is left out."""
+        """Write a chunk's Bloom filter; one of unknown length, or of no place, is left out."""
         meta = value(chunk, Chunk.META)
         start, length = value(meta, Meta.BLOOM), value(meta, Meta.BLOOM_LENGTH)
         placed: dict[int, tuple[Kind, int] | None] = {Meta.BLOOM: None, Meta.BLOOM_LENGTH: None}
-        if start is not None and length:
+        if _is_inside(origin.file, start, length):
             placed = {Meta.BLOOM: (Kind.I64, self.size), Meta.BLOOM_LENGTH: (Kind.I32, length)}
             self._copy(origin.file, start, length)
         return changed(chunk, {Chunk.META: (Kind.STRUCT, changed(meta, placed))})
@@ -190,6 +190,13 @@ class Splicer:
 
     def _count(self, path: str, length: int) -> None:
         self.taken[path] = self.taken.get(path, 0) + length
+
+
+def _is_inside(file: ParquetBytes, start: object, length: object) -> bool:
+    """Whether so many bytes lie before the file's footer."""
+    if not isinstance(start, int) or not isinstance(length, int):
+        return False
+    return length > 0 and len(MAGIC) <= start <= file.footer_at - length
 
 
 def _moved(chunk: Struct, delta: int, path: Sequence[bytes]) -> Struct:

@@ -8,7 +8,7 @@ from collections.abc import Container
 from icefloe.metadata.files import ids_of_columns
 from icefloe.metadata.state import TableState
 from icefloe.plan.files import Candidate
-from icefloe.plan.in_place import why_through_spark
+from icefloe.plan.in_place import why_nothing_is_copied
 from icefloe.settings import AutoBy
 
 log = logging.getLogger("icefloe")
@@ -46,7 +46,7 @@ def rewritten_above(
     limit = state.settings.auto_rewrite_fraction
     if state.settings.auto_by is AutoBy.ROWS or loses_rows or candidate.has_deletes:
         return limit
-    if why_through_spark(state, candidate, assigned) is not None:
+    if why_nothing_is_copied(state, candidate, assigned) is not None:
         return limit
     encoded = candidate.live.bytes_of(ids_of_columns(state.schema, assigned))
     if not encoded:

@@ -1,4 +1,4 @@
-"""Whether a file can be rewritten where its rows are, or its rows have to pass through Spark."""
+"""Whether a file can be rewritten where its rows are, and bytes of it copied, by its metadata."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Container
 from icefloe.metadata.state import TableState
 from icefloe.plan.files import Candidate
 from icefloe.schemas.source_path import source_path
+from icefloe.tasks.operation import is_cut_anew
 
 
 def why_through_spark(
@@ -29,4 +30,16 @@ def why_through_spark(
         return "equality deletes apply to it"
     if candidate.lacks_identity_columns:
         return "it may lack columns it is partitioned by"
+    return None
+
+
+def why_nothing_is_copied(
+    state: TableState, candidate: Candidate, assigned: Container[str]
+) -> str | None:
+    """What keeps bytes of a file from being copied; None when nothing that is known now does."""
+    through = why_through_spark(state, candidate, assigned)
+    if through is not None:
+        return f"every row passes through Spark: {through}"
+    if is_cut_anew(candidate.live.size, state.settings.target_file_bytes):
+        return "every row is encoded again: it is larger than the table wants its files"
     return None

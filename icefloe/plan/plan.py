@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from pyiceberg.table import TableProperties
+
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.state import TableState
 from icefloe.plan.auto import rewritten_above
 from icefloe.plan.files import Candidate, FilePlan, SkippedFile
-from icefloe.plan.in_place import why_through_spark
+from icefloe.plan.in_place import why_nothing_is_copied
 from icefloe.settings import Isolation, UpdateKind, UpdateMode
 from icefloe.statements import Options, RowStatement
 
@@ -151,12 +153,12 @@ def _planned(
 
 def _how(state: TableState, candidate: Candidate, assigned: Container[str]) -> str:
     """How a file is rewritten, as far as it is known before the file is read."""
-    why = why_through_spark(state, candidate, assigned)
+    why = why_nothing_is_copied(state, candidate, assigned)
     if why:
-        return f"every row passes through Spark: {why}"
-    if assigned:
-        return "chunks without new values are copied as bytes"
-    return "row groups that lose no row are copied as bytes"
+        return why
+    what = "chunks without new values" if assigned else "row groups that lose no row"
+    found_by_name = TableProperties.DEFAULT_NAME_MAPPING in state.metadata.properties
+    return f"{what} are copied as bytes" + (" if it has field ids" if found_by_name else "")
 
 
 def _from_where_on(

@@ -166,6 +166,7 @@ def _replace_rows(statement: ReplaceStatement, context: Context, state: TableSta
             )
         )
         changes = replace(outcome.changes, added_data=(*outcome.changes.added_data, *written.files))
+        outcome = replace(outcome, changes=changes)
         result = replace(
             _result(changes, written, planned.plan.files_skipped),
             mode=planned.plan.mode.value,

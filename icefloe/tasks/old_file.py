@@ -15,6 +15,8 @@ from icefloe.parquet.footer import FAR, NEAR, DamagedFileError, ParquetBytes, op
 
 _BATCH_ROWS = 65_536
 _FIELD_ID = b"PARQUET:field_id"
+_LARGE_LIST = pa.large_list(pa.null()).id
+_LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class OldFile:
             if have is None and not wanted.nullable:
                 return f"the file lacks the required column {wanted.name!r}"
             if have is not None and pa.types.is_nested(wanted.type) and not _same(have, wanted):
-                return f"the nested column {wanted.name!r} has changed since the file was written"
+                return f"the file does not hold the nested column {wanted.name!r} as the table does"
         return None
 
     def _has_int96(self) -> bool:
@@ -133,17 +135,30 @@ def field_id(wanted: pa.Field) -> str | None:
 
 
 def _same(have: pa.Field, wanted: pa.Field) -> bool:
-    """Whether two nested fields have the same ids, names and types at every level."""
-    if field_id(have) != field_id(wanted):
+    """Whether two nested fields have the same ids, names and types at every level.
+
+    Offsets of 32 or 64 bits are how PyArrow holds values, not how files do.
+    """
+    if field_id(have) != field_id(wanted) or _large(have.type) != _large(wanted.type):
         return False
     if not pa.types.is_nested(wanted.type):
-        return bool(have.type == wanted.type)
-    if have.type.id != wanted.type.id or have.type.num_fields != wanted.type.num_fields:
+        return True
+    if have.type.num_fields != wanted.type.num_fields:
         return False
     pairs = [(have.type.field(i), wanted.type.field(i)) for i in range(wanted.type.num_fields)]
     return all(
-        _same(a, b) and (a.name == b.name or not pa.types.is_struct(wanted.type)) for a, b in pairs
+        _same(a, b)
+        and (b.nullable or not a.nullable)
+        and (a.name == b.name or not pa.types.is_struct(wanted.type))
+        for a, b in pairs
     )
+
+
+def _large(kind: pa.DataType) -> pa.DataType | int:
+    """A type with offsets of 64 bits; of nested ones, which kind it is."""
+    if pa.types.is_nested(kind):
+        return _LARGE_LIST if pa.types.is_list(kind) else kind.id
+    return _LARGE.get(kind, kind)
 
 
 def _as_wanted(rows: pa.Table, wanted: pa.Schema, names: Mapping[str, str]) -> pa.Table:

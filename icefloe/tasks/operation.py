@@ -69,7 +69,7 @@ class Operation:
         reason = cannot_copy(file)
         if reason:
             return reason
-        if file.size > 2 * self.layout.target_file_bytes:
+        if is_cut_anew(file.size, self.layout.target_file_bytes):
             return "the file is larger than the table wants its files"
         if any(_is_large(group) for group in self._to_encode()):
             return _TOO_LARGE
@@ -93,6 +93,8 @@ class Operation:
         try:
             with sink:
                 spliced = self.surgery.run(sink, self.changes, rows.of_group)
+                if sink.tell() != spliced.size:
+                    raise ValueError(f"{path} has {sink.tell()} bytes, not {spliced.size}")
             return [self._result(name, spliced, rows)]
         except BaseException as error:
             with suppress(OSError):
@@ -160,6 +162,11 @@ class _Rows:
         """How many more NaN there are now, by the path of the leaf."""
         before = self.before[name].counts
         return {path: count - before[path] for path, count in self.after[name].counts.items()}
+
+
+def is_cut_anew(size: int, target: int) -> bool:
+    """Whether a file that is rewritten becomes several: it is larger than the table wants them."""
+    return size > 2 * target
 
 
 def _is_large(group: Struct) -> bool:

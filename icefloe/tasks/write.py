@@ -131,13 +131,18 @@ class DataFileWriter:
         self._sink = open_new(self.layout.filesystem, path)
         self._footer: list[pq.FileMetaData] = []
         self._nans = NanCounter()
-        self._writer = pq.ParquetWriter(
-            self._sink,
-            self.layout.schema,
-            metadata_collector=self._footer,
-            use_dictionary=columns_with_repeats(first) or False,
-            **self.layout.parquet,
-        )
+        try:
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                self.layout.schema,
+                metadata_collector=self._footer,
+                use_dictionary=columns_with_repeats(first) or False,
+                **self.layout.parquet,
+            )
+        except BaseException:
+            self._sink.close()
+            self.results.append({"path": self._path})  # to be removed with the others
+            raise
 
     def _roll(self) -> None:
         if self._writer is None:

@@ -137,6 +137,9 @@ def test_widths_of_partitions_evolve(table_of, mode):
         ("write.target-file-size-bytes", "0"),
         ("write.delete.granularity", "row"),
         ("icefloe.auto.rewrite-fraction", "half"),
+        ("icefloe.auto.rewrite-fraction", "nan"),
+        ("icefloe.auto.rewrite-fraction", "-0.1"),
+        ("icefloe.auto.rewrite-fraction", "30"),
         ("write.update.isolation-level", "none"),
     ],
 )

@@ -11,12 +11,24 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from parquet_files import FEW, PLENTY, READERS, Case, by_pyarrow, cases, open_file, operate, write
+from hypothesis import given, settings
+from parquet_files import (
+    FEW,
+    PLENTY,
+    READERS,
+    Case,
+    by_pyarrow,
+    by_spark,
+    cases,
+    open_file,
+    operate,
+    write,
+)
+from pyspark.sql import SparkSession
 
 from icefloe.parquet.check import problems
 from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
-from icefloe.parquet.fields import Chunk, File, Group
+from icefloe.parquet.fields import Chunk, File, Group, Meta
 from icefloe.parquet.footer import (
     ParquetBytes,
     footer_bytes,
@@ -33,10 +45,10 @@ def wrong_with(path: Path) -> list[str]:
     return problems(str(path), pa.py_buffer(path.read_bytes()))
 
 
-def check(case: Case) -> None:
+def check(case: Case, spark: SparkSession) -> None:
     with TemporaryDirectory() as folder:
         source, target, plain = (Path(folder, f"{n}.parquet") for n in ("old", "new", "plain"))
-        write(case, source)
+        write(case, source, spark)
         spliced, expected = operate(case, source, target)
 
         data = pa.py_buffer(target.read_bytes())
@@ -46,19 +58,26 @@ def check(case: Case) -> None:
         assert by_pyarrow(target) == repr(expected.to_pylist())
         for reader in READERS:
             assert reader(target) == reader(plain), reader.__name__
+        assert by_spark(target, spark) == by_spark(plain, spark)
 
 
 @FEW
 @given(cases())
-def test_random_changes(case):
-    check(case)
+def test_random_changes(spark, case):
+    check(case, spark)
+
+
+@settings(FEW, max_examples=12)
+@given(cases(("spark",)))
+def test_random_changes_to_files_that_spark_wrote(spark, case):
+    check(case, spark)
 
 
 @pytest.mark.slow
 @PLENTY
-@given(cases())
-def test_many_random_changes(case):
-    check(case)
+@given(cases(("pyarrow", "pyarrow", "duckdb", "spark")))
+def test_many_random_changes(spark, case):
+    check(case, spark)
 
 
 def source_of(rows: pa.Table, **options: object) -> ParquetBytes:
@@ -310,6 +329,43 @@ def test_a_chunk_whose_page_index_is_damaged_has_none_afterwards(damage):
         for group in range(2)
     ] == [[False, True, True], [True, True, True]]
     assert not found.row_group(0).column(0).has_column_index
+
+
+@pytest.mark.parametrize(
+    "place",
+    [(4, -5), (4, 10**6), (-3, 10), (0, 10), (b"4", 5), (4, b"5")],
+    ids=["length below 0", "too long", "before the file", "in the magic", "text", "length as text"],
+)
+def test_a_bloom_filter_of_no_place_is_left_out(place):
+    file = source_of(NUMBERS)
+    first, *others = items(file.groups[0], Group.COLUMNS)
+    start, length = ((Kind.BINARY if isinstance(n, bytes) else Kind.I64, n) for n in place)
+    meta = changed(value(first, Chunk.META), {Meta.BLOOM: start, Meta.BLOOM_LENGTH: length})
+    told = changed(first, {Chunk.META: (Kind.STRUCT, meta)})
+    odd = replace(file, footer=with_chunks(file, 0, [told, *others]))
+    new, _ = spliced_of(odd, NUMBERS.schema, [GroupChange(100)] * 3, NUMBERS)
+    assert problems("new", new) == []
+    assert pq.read_table(pa.BufferReader(new)).equals(NUMBERS)
+    written = items(open_buffer("new", new).groups[0], Group.COLUMNS)[0]
+    assert Meta.BLOOM not in value(written, Chunk.META)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {Chunk.OFFSET_INDEX: (Kind.BINARY, b"here")},
+        {Chunk.OFFSET_INDEX_LENGTH: (Kind.I32, -5)},
+        {Chunk.COLUMN_INDEX_LENGTH: (Kind.I32, -5)},
+    ],
+)
+def test_a_page_index_of_no_place_is_left_out(place):
+    file = source_of(NUMBERS, write_page_index=True)
+    first, *others = items(file.groups[0], Group.COLUMNS)
+    told = changed(first, place)
+    odd = replace(file, footer=with_chunks(file, 0, [told, *others]))
+    new, _ = spliced_of(odd, NUMBERS.schema, [GroupChange(100)] * 3, NUMBERS)
+    assert problems("new", new) == []
+    assert pq.read_table(pa.BufferReader(new)).equals(NUMBERS)
 
 
 def with_chunks(file: ParquetBytes, group: int, chunks: list[Struct]) -> Struct:

@@ -16,6 +16,7 @@ import pytest
 import thriftpy2
 from hypothesis import given
 from parquet_files import FEW, PLENTY, Case, cases, operate, write
+from pyspark.sql import SparkSession
 from thriftpy2.protocol.compact import TCompactProtocol
 
 FOOTERS = thriftpy2.load(str(Path(__file__).with_name("footers.thrift")), module_name="f_thrift")
@@ -68,10 +69,10 @@ def check_chunk(data: bytes, chunk: Any) -> range:
     return range(start, place)
 
 
-def check(case: Case) -> None:
+def check(case: Case, spark: SparkSession) -> None:
     with TemporaryDirectory() as folder:
         source, target = Path(folder, "old.parquet"), Path(folder, "new.parquet")
-        write(case, source)
+        write(case, source, spark)
         operate(case, source, target)
         data = target.read_bytes()
         footer, arrow = footer_of(data), pq.read_metadata(target)
@@ -98,12 +99,12 @@ def check(case: Case) -> None:
 
 @FEW
 @given(cases())
-def test_every_number_is_that_of_the_bytes(case):
-    check(case)
+def test_every_number_is_that_of_the_bytes(spark, case):
+    check(case, spark)
 
 
 @pytest.mark.slow
 @PLENTY
 @given(cases())
-def test_every_number_is_that_of_the_bytes_in_many_files(case):
-    check(case)
+def test_every_number_is_that_of_the_bytes_in_many_files(spark, case):
+    check(case, spark)

@@ -1,0 +1,112 @@
+"""A damaged file ends a statement with its path, in every mode, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from tables import data_files, delete_files, stored_files
+
+from icefloe import Table
+from icefloe.errors import StorageError
+from icefloe.metadata.manifests import list_manifests
+
+MODES = ("copy-on-write", "merge-on-read", "auto")
+MAPPING = (
+    '[{"field-id": 1, "names": ["id"]}, {"field-id": 2, "names": ["s"]},'
+    ' {"field-id": 3, "names": ["p"]}]'
+)
+
+
+@pytest.fixture(params=[(), ("p",)], ids=["plain", "partitioned"])
+def table(request, table_of) -> Table:
+    """A table with deletes."""
+    some = [{"id": i, "s": f"s{i}" if i % 2 else None, "p": i % 2} for i in range(6)]
+    table = table_of("id BIGINT, s STRING, p INT", some, partition_by=request.param)
+    table.delete().where("id IN (1, 4)").execute()
+    return table
+
+
+def changes(table: Table) -> Iterator[Callable[[], object]]:
+    """Every kind of statement in every mode, not run yet."""
+    source = [{"id": 3, "s": "new", "p": 1}, {"id": 9, "s": "nine", "p": 1}]
+    merge = table.merge(source, on="target.id = source.id").when_matched().update_all()
+    for statement in (
+        table.update().set("s", "'new'").where("id = 3"),
+        table.delete().where("id = 3"),
+        merge.when_not_matched().insert_all(),
+    ):
+        for mode in MODES:
+            yield statement.with_options(mode=mode).execute
+
+
+def refused(table: Table, path: Path, *others: Callable[[], object]) -> None:
+    """Whether each statement fails for the file, and leaves no file and no snapshot."""
+    before, head = stored_files(table), table.iceberg.metadata.current_snapshot_id
+    for statement in (*changes(table), *others):
+        with pytest.raises(StorageError, match=path.name):
+            statement()
+    assert table.iceberg.refresh().metadata.current_snapshot_id == head
+    assert stored_files(table) == before
+
+
+def local(location: str) -> Path:
+    return Path(location.removeprefix("file://").removeprefix("file:"))
+
+
+def cut(path: Path, part: float = 0.6) -> Path:
+    """Leave the first part of a file, as a copy that was broken off does."""
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * part)])
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    return path
+
+
+def data_file(table: Table) -> Path:
+    """The file that the row with the id 3 is in."""
+    paths = [local(file.path) for file in data_files(table)]
+    return next(path for path in paths if 3 in pq.read_table(path)["id"].to_pylist())
+
+
+def test_a_data_file_that_was_cut(table):
+    refused(table, cut(data_file(table)))
+
+
+def test_a_data_file_that_was_cut_of_a_table_with_a_name_mapping(table):
+    """Its footer is read before Spark is asked for anything."""
+    table.set_properties({"schema.name-mapping.default": MAPPING})
+    refused(table, cut(data_file(table)), lambda: table.scan().collect())
+
+
+def test_a_delete_file_that_was_cut(table):
+    named = data_file(table).name
+    paths = [local(file.path) for file in delete_files(table)]
+    path = next(p for p in paths if named in str(pq.read_table(p)["file_path"].to_pylist()))
+    refused(table, cut(path), lambda: table.scan().collect())
+
+
+@pytest.mark.parametrize("part", [0.99, 0.6, 0.0])
+def test_a_manifest_that_was_cut_is_not_taken_for_one_of_fewer_files(table, part):
+    """PyIceberg takes the end of the file for the end of its entries."""
+    manifest, *_ = list_manifests(table.iceberg.io, table.iceberg.current_snapshot())
+    path = cut(local(manifest.manifest_path), part)
+    refused(table, path, lambda: table.scan().collect())
+
+
+def test_a_manifest_that_lacks_its_last_block(table):
+    """What is left of it is in order; only its length tells."""
+    manifest, *_ = list_manifests(table.iceberg.io, table.iceberg.current_snapshot())
+    path = local(manifest.manifest_path)
+    data = path.read_bytes()
+    mark = data[-16:]
+    path.write_bytes(data[: data.index(mark) + len(mark)])  # the header alone
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    refused(table, path, lambda: table.scan().collect())
+
+
+@pytest.mark.parametrize("part", [0.99, 0.6, 0.0])
+def test_a_manifest_list_that_was_cut_is_not_taken_for_one_of_fewer_manifests(table, part):
+    path = cut(local(table.iceberg.current_snapshot().manifest_list), part)
+    refused(table, path, lambda: table.scan().collect())
