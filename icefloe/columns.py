@@ -4,7 +4,7 @@ from __future__ import annotations
 
 PREFIX = "_icefloe_"
 
-FILE = "_icefloe_file"  # URI of the data file a row was read from, as Spark spells it
+FILE = "_icefloe_file"  # URI of the data file a row was read from, as Spark spells it, or its key
 POS = "_icefloe_pos"  # position of the row in that file, from 0
 SIZE = "_icefloe_size"  # bytes of that file
 DELETED = "_icefloe_deleted"  # bitmap words of the file's deleted positions

@@ -24,6 +24,7 @@ from icefloe.commit.retry import LostRaceError, with_retries
 from icefloe.commit.snapshot import Removed, SnapshotDraft, operation_of
 from icefloe.execute import scan as scan_module
 from icefloe.execute.by_file import by_file
+from icefloe.execute.file_keys import FileKeys
 from icefloe.execute.position_deletes import (
     DeletePartition,
     read_position_deletes,
@@ -31,7 +32,6 @@ from icefloe.execute.position_deletes import (
 )
 from icefloe.execute.write_data import find_rows, write_data
 from icefloe.metadata.files import unpartitioned_specs
-from icefloe.metadata.storage import spark_uri
 from icefloe.settings import RetryPolicy
 from icefloe.statements import RowStatement
 from icefloe.tasks import old_file
@@ -252,13 +252,16 @@ def test_t17_t19_a_file_is_rewritten_in_batches(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("files", "most"), [(1, 200), (9, 200), (64, 200), (9, 4), (65, 200)])
-def test_rows_go_to_the_task_of_their_file(spark, files, most):
+@pytest.mark.parametrize("are_numbers", [True, False])
+def test_rows_go_to_the_task_of_their_file(spark, files, most, are_numbers):
     known = [SimpleNamespace(path=f"file:///a b/{n}-é,'.parquet") for n in range(files)]
-    uris = [spark_uri(file.path) for file in known]
-    names = f"{columns.FILE} STRING, day INT"
+    keys = FileKeys.of(known) if are_numbers else FileKeys({}, are_numbers=False)
+    uris = keys.of_files(known)
+    names = f"{columns.FILE} {keys.type}, day INT"
     rows = spark.createDataFrame([(uri, None) for uri in uris * 3], names)
     new = spark.createDataFrame([(None, day) for day in range(20)], names)
-    placed = by_file(rows.union(new), known, most, ["day"], 3).select("*", F.spark_partition_id())
+    placed = by_file(rows.union(new), known, keys, most, ["day"], 3)
+    placed = placed.select("*", F.spark_partition_id())
     tasks_of = {}
     for uri, day, task in placed.collect():
         tasks_of.setdefault(uri or day, set()).add(task)

@@ -10,25 +10,25 @@ import numpy as np
 from pyroaring import BitMap64
 
 from icefloe.bitmaps import as_bitmap, unite
-from icefloe.tasks.positions import unpack
+from icefloe.tasks.positions import FileKey, unpack
 
-ByUri = Mapping[str, BitMap64]
+ByFile = Mapping[FileKey, BitMap64]
 
 
 @dataclass(frozen=True, slots=True)
 class ActedRows:
     """Rows of files by action, new rows by action, and rows of files that were named twice."""
 
-    positions: Mapping[int, ByUri] = field(default_factory=dict)
+    positions: Mapping[int, ByFile] = field(default_factory=dict)
     new: Mapping[int, int] = field(default_factory=dict)
-    repeated: ByUri = field(default_factory=dict)
+    repeated: ByFile = field(default_factory=dict)
 
-    def of(self, actions: Iterable[int]) -> dict[str, BitMap64]:
-        """The rows of some actions, by file URI."""
+    def of(self, actions: Iterable[int]) -> dict[FileKey, BitMap64]:
+        """The rows of some actions, by file."""
         chosen = [self.positions[action] for action in actions if action in self.positions]
         return {
-            uri: unite(by_uri[uri] for by_uri in chosen if uri in by_uri)
-            for uri in {uri for by_uri in chosen for uri in by_uri}
+            file: unite(by_file[file] for by_file in chosen if file in by_file)
+            for file in {file for by_file in chosen for file in by_file}
         }
 
     def count(self, action: int) -> int:
@@ -39,21 +39,21 @@ class ActedRows:
 
 def acted_rows(results: Iterable[Mapping[str, Any]]) -> ActedRows:
     """Put together what all tasks told."""
-    positions: dict[int, dict[str, BitMap64]] = {}
+    positions: dict[int, dict[FileKey, BitMap64]] = {}
     new: dict[int, int] = {}
-    seen: dict[str, BitMap64] = {}
-    repeated: dict[str, BitMap64] = {}
+    seen: dict[FileKey, BitMap64] = {}
+    repeated: dict[FileKey, BitMap64] = {}
     for result in results:
         if "new" in result:
             new[result["action"]] = new.get(result["action"], 0) + result["new"]
         if "positions" not in result:
             continue
-        uri, packed = result["positions"]
+        file, packed = result["positions"]
         told = unpack(packed)
         rows = as_bitmap(told)
-        again = as_bitmap(told[1:][np.diff(told) == 0]) | (seen.get(uri, BitMap64()) & rows)
+        again = as_bitmap(told[1:][np.diff(told) == 0]) | (seen.get(file, BitMap64()) & rows)
         if again:
-            repeated[uri] = repeated.get(uri, BitMap64()) | again
-        seen.setdefault(uri, BitMap64()).update(rows)
-        positions.setdefault(result["action"], {}).setdefault(uri, BitMap64()).update(rows)
+            repeated[file] = repeated.get(file, BitMap64()) | again
+        seen.setdefault(file, BitMap64()).update(rows)
+        positions.setdefault(result["action"], {}).setdefault(file, BitMap64()).update(rows)
     return ActedRows(positions, new, repeated)

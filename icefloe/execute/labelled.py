@@ -59,11 +59,21 @@ class Labeller:
         labelled = self._joined().withColumn(columns.ACTION, self._action())
         labelled = labelled.filter(F.col(columns.ACTION).isNotNull())
         rows = labelled.select(
-            *(F.col(name) for name in (columns.FILE, columns.POS, columns.ACTION)),
+            F.expr(self.scan.keys.expression) if self._has_uris else F.col(columns.FILE),
+            *(F.col(name) for name in (columns.POS, columns.ACTION)),
             *(self._new_value(name).alias(name) for name in names),
         )
         # A source that fits a broadcast gives few rows: they need no shuffle to be few files.
         return rows if self.join.tasks is None else rows.coalesce(self.join.tasks)
+
+    @property
+    def _has_uris(self) -> bool:
+        """Whether joined rows still have their files' URIs.
+
+        Nothing is shuffled for a broadcast: keys are made for the rows that come out alone.
+        """
+        late = (JoinShape.INNER, JoinShape.LEFT, JoinShape.TARGET_ANTI)
+        return self.join.broadcast and self.join.shape in late
 
     @property
     def tells_kept(self) -> bool:
@@ -105,7 +115,7 @@ class Labeller:
         sides = self.bound.sides
         matches = target.join(self._source(), self.bound.on).selectExpr(
             *(quote_path(sides.target_alias, name) for name in sides.target.names),
-            columns.FILE,
+            self.scan.keys.expression,
             columns.POS,
             f"{columns.SOURCE_ROW} AS {_MATCH}",
         )
@@ -131,13 +141,16 @@ class Labeller:
             new = wanted.join(self._target_alone(), self.bound.on, "left_anti")
         return new.select(
             "*",
-            F.lit(None).cast("string").alias(columns.FILE),
+            F.lit(None).cast(self.scan.keys.type).alias(columns.FILE),
             F.lit(None).cast("long").alias(columns.POS),
         )
 
     def _target(self) -> DataFrame:
         """Rows of the table that may match, with file and position."""
-        return self._narrowed(self.scan.rows())
+        rows = self.scan.rows()
+        return self._narrowed(
+            rows if self.join.broadcast else self.scan.keys.in_place_of_uris(rows)
+        )
 
     def _target_alone(self) -> DataFrame:
         """The same where nothing of the table is changed: nobody asks which rows they are."""

@@ -13,17 +13,16 @@ from icefloe.execute.position_deletes import DeletePartition, write_position_del
 from icefloe.execute.rewrite import Rewritten
 from icefloe.execute.scan import Scan
 from icefloe.metadata.files import LiveFile, PartitionKey
-from icefloe.metadata.storage import spark_uri
 from icefloe.plan.dangling import dangling_deletes
-from icefloe.plan.files import Candidate, FilePlan
+from icefloe.plan.files import FilePlan
+from icefloe.tasks.positions import FileKey
 
 Hits = Mapping[str, BitMap64]  # rows by data file location
 
 
-def by_location(files: Sequence[Candidate], found: Mapping[str, BitMap64]) -> dict[str, BitMap64]:
-    """Rows found by file URI, told by the file's own location."""
-    paths = {spark_uri(c.path): c.path for c in files}
-    return {paths[uri]: rows for uri, rows in found.items() if rows}
+def by_location(scan: Scan, found: Mapping[FileKey, BitMap64]) -> dict[str, BitMap64]:
+    """Rows found by the keys of files, told by the files' locations."""
+    return {scan.keys.files[key].path: rows for key, rows in found.items() if rows}
 
 
 def count(hits: Hits) -> int:

@@ -26,7 +26,7 @@ from icefloe.execute.rewrite_and_add import FilesAndNewRows
 from icefloe.execute.row_changes import RowChangeOutcome
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, find_rows, write_data
-from icefloe.metadata.storage import delete_each, spark_uri
+from icefloe.metadata.storage import delete_each
 from icefloe.plan.auto import is_rewritten
 from icefloe.plan.files import Candidate, FilePlan
 from icefloe.plan.merge_plan import JoinShape
@@ -191,7 +191,7 @@ class MergeRows:
     ) -> tuple[Rewritten, dict[str, BitMap64]]:
         if not files:
             return Rewritten(), {}
-        changed = labelled.filter(F.col(columns.ACTION) >= 0).filter(_is_in(files))
+        changed = labelled.filter(F.col(columns.ACTION) >= 0).filter(self._is_in(files))
         gone = F.col(columns.ACTION).isin(self._deletes) if self._deletes else F.lit(False)
         rewritten, declined = self._rewriter.in_tasks(
             changed.withColumn(columns.GONE, gone), files, columns.GONE
@@ -214,7 +214,7 @@ class MergeRows:
             return WrittenRows()
         is_new = F.col(columns.ACTION).isin(self._inserts) if self._inserts else F.lit(False)
         replaces = F.col(columns.ACTION).isin(self._updates) if self._updates else F.lit(False)
-        rows = labelled.filter(is_new | (replaces & ~_is_in(self._candidates(done))))
+        rows = labelled.filter(is_new | (replaces & ~self._is_in(self._candidates(done))))
         rows = rows.select(*map(quoted, self._names))
         if through:
             marked = self._scan.over(through).rows_marked(hits)
@@ -249,7 +249,7 @@ class MergeRows:
 
     def _refuse_double_matches(self, acted: ActedRows) -> None:
         """A row that several source rows match must not be changed by any of them."""
-        repeated = by_location(self._scan.candidates, acted.repeated)
+        repeated = by_location(self._scan, acted.repeated)
         changed = self._located(acted, self._changing)
         clashes = {p: rows & changed[p] for p, rows in repeated.items() if p in changed}
         clashes = {path: rows for path, rows in clashes.items() if rows}
@@ -304,21 +304,21 @@ class MergeRows:
     def _candidates(self, paths: Container[str]) -> list[Candidate]:
         return [c for c in self._scan.candidates if c.path in paths]
 
+    def _is_in(self, files: Sequence[Candidate]) -> Column:
+        """Whether a labelled row stands for a row of one of these files."""
+        if not files:
+            return F.lit(False)
+        keys = self._scan.keys.of_files(files)
+        return F.coalesce(F.col(columns.FILE).isin(keys), F.lit(False))
+
     def _located(
         self, acted: ActedRows, actions: Iterable[int], but: Container[str] = ()
     ) -> dict[str, BitMap64]:
-        found = by_location(self._scan.candidates, acted.of(actions))
+        found = by_location(self._scan, acted.of(actions))
         return {path: rows for path, rows in found.items() if path not in but}
 
     def _count(self, acted: ActedRows, actions: Iterable[int]) -> int:
         return sum(map(acted.count, actions))
-
-
-def _is_in(files: Sequence[Candidate]) -> Column:
-    """Whether a labelled row stands for a row of one of these files."""
-    if not files:
-        return F.lit(False)
-    return F.coalesce(F.col(columns.FILE).isin([spark_uri(c.path) for c in files]), F.lit(False))
 
 
 def _check_rewritten(rewritten: Rewritten, hits: Hits) -> None:

@@ -26,7 +26,7 @@ from icefloe.execute.folders import rewritten_folder
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import file_layout, run_task, write_data
 from icefloe.metadata.files import LiveFile
-from icefloe.metadata.storage import locate, spark_uri
+from icefloe.metadata.storage import locate
 from icefloe.plan.files import Candidate
 from icefloe.plan.in_place import why_through_spark
 from icefloe.quoting import quoted
@@ -76,7 +76,7 @@ class Rewriter:
     def in_tasks(
         self, changed: DataFrame, files: Sequence[Candidate], gone: str | None = None
     ) -> tuple[Rewritten, dict[str, BitMap64]]:
-        """Rewrite the files that `changed` has rows of; `changed` is read once, in one job.
+        """Rewrite the files that `changed` has rows of, by key; it is read once, in one job.
 
         `gone` names a column that tells which of the rows are deleted; without it all are, or
         none when there are new values. Files whose columns cannot be carried over are not
@@ -89,10 +89,10 @@ class Rewriter:
         }
         values = [value.alias(assigned[name]) for name, value in self.assigned.items()]
         changes = changed.select(columns.FILE, columns.POS, *values, *([gone] if gone else []))
-        changes = by_file(changes, files, _MAX_REWRITE_TASKS)
+        changes = by_file(changes, files, self.scan.keys, _MAX_REWRITE_TASKS)
         changes = changes.sortWithinPartitions(columns.FILE, columns.POS)
         plan = self.plan(files, assigned, gone)
-        return self.rewritten(files, run_task(changes, rewrite_files(plan)))
+        return self.rewritten(run_task(changes, rewrite_files(plan)))
 
     def plan(
         self, files: Sequence[Candidate], assigned: Mapping[str, str], gone: str | None
@@ -100,23 +100,20 @@ class Rewriter:
         """What tasks need to know; `assigned` names the columns that carry new values."""
         return RewritePlan(
             layout=file_layout(self.scan.state, self.statement_id),
-            files={spark_uri(c.path): self._to_rewrite(c) for c in files},
+            files={self.scan.keys.of_file(c): self._to_rewrite(c) for c in files},
             file_column=columns.FILE,
             pos_column=columns.POS,
             assigned=assigned,
             gone_column=gone,
         )
 
-    def rewritten(
-        self, files: Sequence[Candidate], told: Sequence[Mapping[str, Any]]
-    ) -> tuple[Rewritten, dict[str, BitMap64]]:
+    def rewritten(self, told: Sequence[Mapping[str, Any]]) -> tuple[Rewritten, dict[str, BitMap64]]:
         """What tasks did to files, and the rows to change of files that they declined."""
         results = [result["rewrite"] for result in told if "rewrite" in result]
-        by_uri = {spark_uri(c.path): c for c in files}
         done = Rewritten()
         declined: dict[str, BitMap64] = {}
         for result in results:
-            candidate = by_uri[result["uri"]]
+            candidate = self.scan.keys.files[result["file"]]
             reason = result.get("declined") or result["whole"]
             if reason:
                 log.info("%s is written anew as a whole: %s", candidate.path, reason)

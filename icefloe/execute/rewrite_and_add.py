@@ -67,7 +67,7 @@ class FilesAndNewRows:
         }
         plan = self.rewriter.plan(scan.candidates, assigned, columns.GONE)
         results = run_task(self._laid_out(labelled), rewrite_and_add(plan, written, self.changes))
-        rewritten, declined = self.rewriter.rewritten(scan.candidates, results)
+        rewritten, declined = self.rewriter.rewritten(results)
         return RewrittenAndAdded(rewritten, declined, written_rows(scan.state, results))
 
     def _laid_out(self, rows: DataFrame) -> DataFrame:
@@ -83,8 +83,9 @@ class FilesAndNewRows:
             spread = {_SPREAD: F.when(is_new, F.spark_partition_id() % F.lit(self.new_tasks))}
         gone = F.col(columns.ACTION).isin(list(self.deletes)) if self.deletes else F.lit(False)
         rows = rows.withColumns({columns.GONE: gone, **parts, **spread})
-        files, tasks = self.rewriter.scan.candidates, self.new_tasks if self.adds else 0
-        rows = by_file(rows, files, _most_tasks(rows), [*parts, *spread], tasks)
+        scan, tasks = self.rewriter.scan, self.new_tasks if self.adds else 0
+        new = [*parts, *spread]
+        rows = by_file(rows, scan.candidates, scan.keys, _most_tasks(rows), new, tasks)
         order = sort_columns(state, only=is_new) if self.adds else []
         rows = rows.sortWithinPartitions(columns.FILE, *parts, *order, columns.POS)
         return rows.selectExpr(

@@ -117,7 +117,7 @@ def _merge_on_read(
         return _outcome(change, dropped, {})
     if change.assigned:
         written = _write_new_versions(change, _matching(change, files), files)
-        return _outcome(change, dropped, _found(files, written.acted), written)
+        return _outcome(change, dropped, _found(change, written.acted), written)
     return _outcome(change, dropped, _find(change, files))
 
 
@@ -136,7 +136,7 @@ def _by_file(change: RowChange, dropped: Rewritten, files: Sequence[Candidate]) 
     if not few:
         return _outcome(change, rewritten, {})
     others = [c for c in files if c.path in few]
-    chosen = _named(change, change.scan.over(others).rows_at(few))
+    chosen = _with_keys(change, change.scan.over(others).rows_at(few))
     written = _write_new_versions(change, chosen, others)
     return _outcome(change, rewritten, few, written)
 
@@ -171,7 +171,7 @@ def _rewrite_known(change: RowChange, hits: Hits) -> Rewritten:
     done = Rewritten()
     if in_place:
         chosen = change.scan.over(in_place).rows_at(hits)
-        done += _in_tasks(change, rewriter, _named(change, chosen), in_place)
+        done += _in_tasks(change, rewriter, _with_keys(change, chosen), in_place)
     return done + rewriter.through_spark(others)
 
 
@@ -204,7 +204,7 @@ def _outcome(
 def _find(change: RowChange, files: Sequence[Candidate]) -> dict[str, BitMap64]:
     """The rows to change; nothing but what the condition names is read."""
     with larger_splits(change.scan, _read(change)):
-        return _found(files, find_rows(_matching(change, files)))
+        return _found(change, find_rows(_matching(change, files)))
 
 
 def _read(change: RowChange) -> list[str]:
@@ -217,7 +217,13 @@ def _read(change: RowChange) -> list[str]:
 def _matching(change: RowChange, files: Sequence[Candidate]) -> DataFrame:
     rows = _named(change, change.scan.over(files).rows())
     rows = change.choose(rows) if change.choose else rows
-    return rows if change.condition is None else rows.filter(change.condition)
+    rows = rows if change.condition is None else rows.filter(change.condition)
+    return _with_keys(change, rows)
+
+
+def _with_keys(change: RowChange, rows: DataFrame) -> DataFrame:
+    """Rows to change, told by the keys of their files from here on."""
+    return _named(change, change.scan.keys.in_place_of_uris(rows))
 
 
 def _named(change: RowChange, rows: DataFrame) -> DataFrame:
@@ -232,5 +238,5 @@ def _with_new_values(change: RowChange, rows: DataFrame) -> DataFrame:
     return changed.selectExpr(*names, columns.FILE, columns.POS)
 
 
-def _found(files: Sequence[Candidate], acted: ActedRows) -> dict[str, BitMap64]:
-    return by_location(files, acted.of([0]))
+def _found(change: RowChange, acted: ActedRows) -> dict[str, BitMap64]:
+    return by_location(change.scan, acted.of([0]))

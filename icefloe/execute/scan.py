@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
-from functools import reduce
+from functools import cached_property, reduce
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
@@ -23,6 +23,7 @@ from pyspark.sql import types as T
 from icefloe import columns
 from icefloe.bitmaps import as_words, unite
 from icefloe.errors import UnsupportedTableError
+from icefloe.execute.file_keys import FileKeys
 from icefloe.execute.hidden_nans import guarded, may_hide_nans
 from icefloe.execute.name_mapping import PhysicalLayout, physical_layouts
 from icefloe.execute.position_deletes import Deleted, read_position_deletes
@@ -65,6 +66,11 @@ class Scan:
         named = {c.path: _of_file(c, contents) for c in candidates if c.position_deletes}
         deleted = {path: positions for path, positions in named.items() if positions}
         return cls(spark, state, tuple(candidates), deleted, contents)
+
+    @cached_property
+    def keys(self) -> FileKeys:
+        """What rows have in place of their files' URIs on their way through a statement."""
+        return FileKeys.of(self.candidates)
 
     def over(self, candidates: Sequence[Candidate]) -> Scan:
         """The same scan over some of its files."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Positions = npt.NDArray[np.int64]
+FileKey = int | str  # which file a row is of
 
 
 def pack(positions: Positions) -> bytes:
@@ -39,20 +40,20 @@ class PositionCollector:
     """Gathers the positions of the rows that pass through a task, by file; repeated ones stay."""
 
     def __init__(self) -> None:
-        self._chunks: dict[str, list[Positions]] = defaultdict(list)
+        self._chunks: dict[FileKey, list[Positions]] = defaultdict(list)
 
     def add(self, files: pa.Array, positions: pa.Array) -> None:
         """Take one batch of rows."""
         encoded = files.dictionary_encode()
         indices = encoded.indices.to_numpy(zero_copy_only=False)
         values = positions.to_numpy(zero_copy_only=False)
-        for number, path in enumerate(encoded.dictionary.to_pylist()):
+        for number, file in enumerate(encoded.dictionary.to_pylist()):
             chosen = values if len(encoded.dictionary) == 1 else values[indices == number]
-            self._chunks[path].append(chosen)
+            self._chunks[file].append(chosen)
 
-    def packed(self) -> dict[str, bytes]:
+    def packed(self) -> dict[FileKey, bytes]:
         """Every file's positions, sorted and packed."""
-        return {path: pack(np.sort(np.concatenate(c))) for path, c in self._chunks.items()}
+        return {file: pack(np.sort(np.concatenate(c))) for file, c in self._chunks.items()}
 
 
 class ChangeCollector:
@@ -78,9 +79,9 @@ class ChangeCollector:
     def results(self) -> list[dict[str, object]]:
         """What was gathered, for the driver."""
         told: list[dict[str, object]] = [
-            {"positions": (uri, packed), "action": action}
+            {"positions": (file, packed), "action": action}
             for action, seen in self._positions.items()
-            for uri, packed in seen.packed().items()
+            for file, packed in seen.packed().items()
         ]
         told += [{"new": count, "action": action} for action, count in self._new.items()]
         return told

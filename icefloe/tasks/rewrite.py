@@ -20,7 +20,14 @@ from icefloe.tasks.arrays import fitted
 from icefloe.tasks.edits import Edits
 from icefloe.tasks.old_file import OldFile
 from icefloe.tasks.operation import CannotOperateError, Operation
-from icefloe.tasks.positions import ChangeCollector, ChangeColumns, Positions, pack, unpack
+from icefloe.tasks.positions import (
+    ChangeCollector,
+    ChangeColumns,
+    FileKey,
+    Positions,
+    pack,
+    unpack,
+)
 from icefloe.tasks.results import as_batch
 from icefloe.tasks.write import DataFileWriter, FileLayout, write_rows
 
@@ -39,7 +46,7 @@ class RewritePlan:
     """How the files of one statement are rewritten."""
 
     layout: FileLayout
-    files: Mapping[str, FileToRewrite]  # by the URI Spark reads them under
+    files: Mapping[FileKey, FileToRewrite]
     file_column: str
     pos_column: str
     assigned: Mapping[str, str] = field(default_factory=dict)  # table column -> change column
@@ -53,9 +60,10 @@ def rewrite_files(
     """A `mapInArrow` task: rewrite each file that has changes, tell what became of it."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for uri, changes in _by_file(batches, plan.file_column):
+        for file, changes in _by_file(batches, plan.file_column):
+            assert file is not None  # noqa: S101 - every change is of a row of some file
             rows = pa.Table.from_batches(list(changes))
-            yield as_batch([{"rewrite": rewrite_file(plan, str(uri), rows)}])
+            yield as_batch([{"rewrite": rewrite_file(plan, file, rows)}])
 
     return task
 
@@ -71,17 +79,17 @@ def rewrite_and_add(
     add = write_rows(plan.layout, columns, changes)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for uri, some in _by_file(batches, plan.file_column):
-            if uri is None:
+        for file, some in _by_file(batches, plan.file_column):
+            if file is None:
                 yield from add(some)
             else:
-                yield as_batch(_told_and_rewritten(plan, changes, uri, some))
+                yield as_batch(_told_and_rewritten(plan, changes, file, some))
 
     return task
 
 
 def _told_and_rewritten(
-    plan: RewritePlan, changes: ChangeColumns, uri: str, batches: Iterator[pa.RecordBatch]
+    plan: RewritePlan, changes: ChangeColumns, file: FileKey, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[dict[str, object]]:
     """What happens to the rows of one file, and what became of the file."""
     seen = ChangeCollector(changes)
@@ -96,7 +104,7 @@ def _told_and_rewritten(
     every = np.concatenate(positions)
     named_twice = every[1:][np.diff(every) == 0]
     if changed.num_rows and not np.isin(named_twice, changed[changes.pos].to_numpy()).any():
-        yield {"rewrite": rewrite_file(plan, uri, changed)}
+        yield {"rewrite": rewrite_file(plan, file, changed)}
 
 
 def _changed(plan: RewritePlan, changes: ChangeColumns, batch: pa.RecordBatch) -> pa.Table:
@@ -111,14 +119,14 @@ def _changed(plan: RewritePlan, changes: ChangeColumns, batch: pa.RecordBatch) -
     return rows if pc.all(changing).as_py() else rows.filter(changing)
 
 
-def rewrite_file(plan: RewritePlan, uri: str, changes: pa.Table) -> dict[str, object]:
+def rewrite_file(plan: RewritePlan, key: FileKey, changes: pa.Table) -> dict[str, object]:
     """Write one file anew with `changes` applied.
 
     What does not change is copied as bytes where that is possible and worth it. A file whose
     columns cannot be carried over here is declined with the reason, and nothing is written; the
     driver then rewrites it through Spark.
     """
-    target = plan.files[uri]
+    target = plan.files[key]
     edits = _edits(plan, target, changes)
     layout = replace(
         plan.layout,
@@ -135,11 +143,11 @@ def rewrite_file(plan: RewritePlan, uri: str, changes: pa.Table) -> dict[str, ob
         if edits.rows_left(0, file.rows):
             reason = file.cannot_carry()
             if reason:
-                return {"uri": uri, "declined": reason, "positions": pack(edits.positions)}
+                return {"file": key, "declined": reason, "positions": pack(edits.positions)}
             files, whole = _written(file, edits, layout)
     deleted = int(edits.goes.sum())
     return {
-        "uri": uri,
+        "file": key,
         "files": files,
         "whole": whole,
         "updated": len(edits.positions) - deleted,
@@ -191,16 +199,16 @@ def _edits(plan: RewritePlan, target: FileToRewrite, changes: pa.Table) -> Edits
 
 def _by_file(
     batches: Iterator[pa.RecordBatch], file_column: str
-) -> Iterator[tuple[str | None, Iterator[pa.RecordBatch]]]:
+) -> Iterator[tuple[FileKey | None, Iterator[pa.RecordBatch]]]:
     """The rows of one file at a time, as batches; None for rows without a file."""
     runs = (run for batch in batches for run in _split_by_file(batch, file_column))
-    for uri, some in groupby(runs, key=itemgetter(0)):
-        yield uri, (batch for _, batch in some)
+    for file, some in groupby(runs, key=itemgetter(0)):
+        yield file, (batch for _, batch in some)
 
 
 def _split_by_file(
     batch: pa.RecordBatch, file_column: str
-) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+) -> Iterator[tuple[FileKey | None, pa.RecordBatch]]:
     if not batch.num_rows:
         return
     codes = batch.column(file_column).dictionary_encode().indices.fill_null(-1).to_numpy()

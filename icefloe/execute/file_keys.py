@@ -1,0 +1,75 @@
+"""Which file a row is of, as a number: between steps, rows need not carry the file's URI.
+
+A URI in every row is most of what is shuffled, sorted and handed to Python where many rows change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from zlib import crc32
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from icefloe import columns
+from icefloe.metadata.storage import spark_uri
+from icefloe.plan.files import Candidate
+from icefloe.tasks.positions import FileKey
+
+
+@dataclass(frozen=True, slots=True)
+class FileKeys:
+    """The files of a statement by their keys: checksums of their URIs, or these."""
+
+    files: Mapping[FileKey, Candidate]
+    are_numbers: bool = True
+
+    @staticmethod
+    def of(candidates: Iterable[Candidate]) -> FileKeys:
+        """Keys that tell all of these files apart."""
+        uris: dict[FileKey, Candidate] = {spark_uri(c.path): c for c in candidates}
+        numbers: dict[FileKey, Candidate] = {_number(str(uri)): c for uri, c in uris.items()}
+        if len(numbers) == len(uris):
+            return FileKeys(numbers)
+        return FileKeys(uris, are_numbers=False)
+
+    def of_file(self, candidate: Candidate) -> FileKey:
+        """The key of one of the files."""
+        uri = spark_uri(candidate.path)
+        return _number(uri) if self.are_numbers else uri
+
+    def of_files(self, candidates: Iterable[Candidate]) -> list[FileKey]:
+        """The keys of some of the files."""
+        return [self.of_file(candidate) for candidate in candidates]
+
+    @property
+    def type(self) -> str:
+        """The type of the keys in Spark."""
+        return "bigint" if self.are_numbers else "string"
+
+    @property
+    def expression(self) -> str:
+        """The key of a row that has its file's URI."""
+        made = f"crc32({columns.FILE})" if self.are_numbers else columns.FILE
+        return f"{made} AS {columns.FILE}"
+
+    def in_place_of_uris(self, rows: DataFrame) -> DataFrame:
+        """The rows, with keys where they had URIs."""
+        if not self.are_numbers:
+            return rows
+        return rows.withColumn(columns.FILE, F.crc32(F.col(columns.FILE)))
+
+    def place_among(self, candidates: Iterable[Candidate]) -> Column:
+        """Which of these files a row with a key is of, from 0; NULL for a row without a file."""
+        keys = self.of_files(candidates)
+        if self.are_numbers:
+            every = F.expr(f"array({', '.join(f'{key}L' for key in keys)})")
+        else:  # a URI has no line breaks; Spark splits the text once
+            every = F.split(F.lit("\n".join(map(str, keys))), "\n")
+        return (F.array_position(every, F.col(columns.FILE)) - 1).cast("int")
+
+
+def _number(uri: str) -> int:
+    """The checksum of a URI, as Spark's `crc32` has it."""
+    return crc32(uri.encode())
