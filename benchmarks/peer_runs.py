@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Watched, mebibytes, watch
-from benchmarks.peers import PEERS
+from benchmarks.peers import OURS, PEERS
 from benchmarks.statements import BoundStatement, Kind
 
-_OURS = "icefloe-"
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -170,7 +169,7 @@ def _lost_document(name: str, bound: BoundStatement, watched: Watched, run: Run)
     slow = f"it takes longer than {run.silence_s:.0f} s"
     return {
         "statement": bound.statement.name,
-        "status": "left out" if watched.too_slow and not name.startswith(_OURS) else "failed",
+        "status": "left out" if watched.too_slow and not name.startswith(OURS) else "failed",
         "reason": slow if watched.too_slow else without_paths(watched.failure or "", run.work),
         "memory_peak": watched.seen.peak.get(bound.statement.name),
     }

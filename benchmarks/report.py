@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.goals import findings
+from benchmarks.peers import OURS
 from benchmarks.plots import plot
 from benchmarks.titles import kinds_of, plot_name, title
 
-_OURS = "icefloe-"
 _MODES = ("-cow", "-mor")
 _LARGE_MERGE = "large-merge"
 _INTRODUCTION = """# Benchmarks
@@ -136,7 +136,7 @@ def _table(document: dict[str, Any], peers: Sequence[dict[str, Any]], cell: Cell
 
 
 def _seconds_cell(peers: Sequence[dict[str, Any]]) -> Cell:
-    found = [peer for peer in peers if peer["name"].startswith(_OURS)]
+    found = [peer for peer in peers if peer["name"].startswith(OURS)]
     ours = sorted(found, key=lambda peer: peer["name"])  # copy-on-write first
 
     def cell(peer: dict[str, Any], result: dict[str, Any]) -> str:

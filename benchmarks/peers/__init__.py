@@ -31,6 +31,7 @@ class PeerSpec:
         return asked if self.has_jvm else min(asked, 1)
 
 
+OURS = "icefloe-"  # how the names of icefloe's own begin
 _ICEFLOE = ("benchmarks.peers.icefloe_peer", "IcefloePeer")
 _DELTARS = ("benchmarks.peers.deltars", "DeltaRsPeer")
 _ICEBERG = ("benchmarks.peers.iceberg_peer", "IcebergPeer")
