@@ -1,6 +1,6 @@
 """Which file a row is of, as a number: between steps, rows need not carry the file's URI.
 
-A URI in every row is most of what is shuffled, sorted and handed to Python where many rows change.
+A URI in every row is most of what a large MERGE shuffles.
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ class FileKeys:
 
     def in_place_of_uris(self, rows: DataFrame) -> DataFrame:
         """The rows, with keys where they had URIs."""
-        if not self.are_numbers:
-            return rows
-        return rows.withColumn(columns.FILE, F.crc32(F.col(columns.FILE)))
+        return rows.withColumn(columns.FILE, F.expr(self.expression))
 
     def place_among(self, candidates: Iterable[Candidate]) -> Column:
         """Which of these files a row with a key is of, from 0; NULL for a row without a file."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from icefloe.parquet.check_index import locations_of, rows_of_leaves, wrong_pages
+from icefloe.parquet.check_index import extremes, locations_of, rows_of_leaves, wrong_pages
 from icefloe.parquet.compact import Struct, items, read_struct, value
 from icefloe.parquet.fields import Chunk, Group, Location, Meta, Page
 from icefloe.parquet.footer import MAGIC, ParquetBytes, chunk_range, open_buffer
@@ -160,7 +158,7 @@ def _bounds(chunk: pq.ColumnChunkMetaData, values: pa.Array) -> Iterator[str]:
     told = chunk.statistics
     if told is None or not told.has_min_max:
         return
-    least, most = _extremes(values)
+    least, most = extremes(values)
     if least is None:
         yield f"it has the bounds {told.min!r} and {told.max!r} without values"
         return
@@ -170,16 +168,3 @@ def _bounds(chunk: pq.ColumnChunkMetaData, values: pa.Array) -> Iterator[str]:
         return  # as parquet-mr writes them: readers take such bounds for none
     if low > least or high < most or (exact and (low != least or high != most)):
         yield f"its values are from {least!r} to {most!r}, its statistics say {low!r} to {high!r}"
-
-
-def _extremes(values: pa.Array) -> Sequence[Any]:
-    if pa.types.is_floating(values.type):
-        values = values.filter(pc.invert(pc.is_nan(values)))
-    if pa.types.is_boolean(values.type):
-        found = {v for v in values.unique().to_pylist() if v is not None}
-        return (min(found), max(found)) if found else (None, None)
-    bounds = pc.min_max(values)
-    least, most = bounds["min"].as_py(), bounds["max"].as_py()
-    if isinstance(least, float) and math.isnan(least):
-        return None, None
-    return least, most

@@ -73,21 +73,22 @@ def _holds(low: bytes, high: bytes, values: pa.Array) -> bool:
     if pa.types.is_date32(kind):
         return _holds(low, high, values.cast(pa.int32()))
     if kind in _NUMBERS:
-        if pa.types.is_floating(kind):
-            values = values.filter(pc.invert(pc.is_nan(values)))
-        least, most = _extremes(values)
+        least, most = extremes(values)
         told = [struct.unpack(_NUMBERS[kind], bound)[0] for bound in (low, high)]
         is_nan = any(map(math.isnan, told))  # which readers take for no bound
         return least is None or is_nan or told == [least, most]
     if pa.types.is_large_string(kind) or pa.types.is_string(kind):
         values = values.cast(pa.large_binary())
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-        least, most = _extremes(values)
+        least, most = extremes(values)
         return bool(low <= least and high >= most)
     return True
 
 
-def _extremes(values: pa.Array) -> tuple[Any, Any]:
+def extremes(values: pa.Array) -> tuple[Any, Any]:
+    """The least and the greatest value; NaN is neither, and without others there are none."""
+    if pa.types.is_floating(values.type):
+        values = values.filter(pc.invert(pc.is_nan(values)))
     found = pc.min_max(values)
     return found["min"].as_py(), found["max"].as_py()
 
