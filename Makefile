@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ICEBERG_VENV := .venv-iceberg
-SAIL_VENV := .venv-sail
+PEER_VENVS := .venv-deltars .venv-sail .venv-pyiceberg
 PYTEST := $(BIN)/python -m pytest
 DEFAULT_TESTS := -m "not slow and not iceberg and not cluster"
 # Two processes, each with one Spark session: most of a test is waiting for one thread of Spark.
@@ -61,12 +61,12 @@ test-cluster: setup  ## The smoke suite on a standalone cluster and over Spark C
 	ICEFLOE_TEST_BACKEND=cluster $(PYTEST) -m cluster tests/cluster
 	ICEFLOE_TEST_BACKEND=connect $(PYTEST) -m cluster tests/cluster
 
-$(SAIL_VENV)/.installed: requirements-sail.lock | system
-	$(PYTHON) -m venv $(SAIL_VENV)
-	$(SAIL_VENV)/bin/python -m pip install --quiet --requirement requirements-sail.lock
+$(PEER_VENVS:=/.installed): .venv-%/.installed: requirements-%.lock | system
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --requirement $<
 	touch $@
 
-bench-peers: setup $(ICEBERG_VENV)/.installed $(SAIL_VENV)/.installed
+bench-peers: setup $(ICEBERG_VENV)/.installed $(PEER_VENVS:=/.installed)
 
 BENCH_SIZE ?= narrow
 BENCH := $(BIN)/python -m benchmarks.run
@@ -126,8 +126,10 @@ lock:  ## Resolve dependencies anew
 	  --extra connect --extra postgresql --group dev pyproject.toml --output-file requirements.lock
 	$(PYTHON) -m uv pip compile --quiet --no-header --no-annotate --python-version 3.11 \
 	  pyproject.toml requirements-iceberg.in --output-file requirements-iceberg.lock
-	$(PYTHON) -m uv pip compile --quiet --no-header --no-annotate --python-version 3.11 \
-	  requirements-sail.in --output-file requirements-sail.lock
+	for peer in $(PEER_VENVS:.venv-%=%); do \
+	  $(PYTHON) -m uv pip compile --quiet --no-header --no-annotate --python-version 3.11 \
+	    requirements-$$peer.in --output-file requirements-$$peer.lock || exit 1; \
+	done
 
 clean:  ## Remove environments and the demo's lake
-	rm -rf $(VENV) $(ICEBERG_VENV) $(SAIL_VENV) demo-lake
+	rm -rf $(VENV) $(ICEBERG_VENV) $(PEER_VENVS) demo-lake

@@ -47,9 +47,17 @@ def _iceberg(mode: str) -> PeerSpec:
     return PeerSpec(*_ICEBERG, (("mode", mode),), environment=".venv-iceberg", has_jvm=True)
 
 
+def _deltars(*options: tuple[str, str]) -> PeerSpec:
+    return PeerSpec(*_DELTARS, options, environment=".venv-deltars")
+
+
 def _sail(table_format: str, mode: str) -> PeerSpec:
     options = (("table_format", table_format), ("mode", mode))
     return PeerSpec(*_SAIL, options, environment=".venv-sail")
+
+
+def _pyiceberg(update_by: str) -> PeerSpec:
+    return PeerSpec(*_PYICEBERG, (("update_by", update_by),), environment=".venv-pyiceberg")
 
 
 PEERS = {
@@ -57,13 +65,13 @@ PEERS = {
     "icefloe-mor": _icefloe("merge-on-read"),
     "iceberg-cow": _iceberg("copy-on-write"),
     "iceberg-mor": _iceberg("merge-on-read"),
-    "deltars": PeerSpec(*_DELTARS),  # as it comes: DELETE writes zstd, all else Snappy
-    "deltars-zstd": PeerSpec(*_DELTARS, (("compression", "ZSTD"),)),  # as Iceberg's default is
-    "deltars-collected": PeerSpec(*_DELTARS, (("source", "collected"),)),
+    "deltars": _deltars(),  # as it comes: DELETE writes zstd, all else Snappy
+    "deltars-zstd": _deltars(("compression", "ZSTD")),  # as Iceberg's default is
+    "deltars-collected": _deltars(("source", "collected")),
     "sail-cow": _sail("delta", "copy-on-write"),
     "sail-mor": _sail("iceberg", "merge-on-read"),
-    "pyiceberg": PeerSpec(*_PYICEBERG, (("update_by", "upsert"),)),
-    "pyiceberg-overwrite": PeerSpec(*_PYICEBERG, (("update_by", "overwrite"),)),
+    "pyiceberg": _pyiceberg("upsert"),
+    "pyiceberg-overwrite": _pyiceberg("overwrite"),
 }
 DEFAULT_PEERS = (
     "icefloe-cow",

@@ -142,7 +142,9 @@ def test_a_run_with_a_peer_that_needs_no_spark(peer, tmp_path):
     names = ["delete-1-spread", "update-all-1-spread", "merge-upsert-1-spread", "scan-after-10"]
     options = f"--rows 8000 --peers {peer} --repetitions 1 --warm-ups 1 --output {output}"
 
-    status = run.main([*options.split(), "--statements", *names])
+    python = f"{peer}={sys.executable}"  # not the peer's environment, which only benchmarks have
+
+    status = run.main([*options.split(), "--python", python, "--statements", *names])
 
     found = json.loads(output.read_text())
     (told,) = found["peers"]
