@@ -116,6 +116,8 @@ def _warm_up_once(
         parent.tell("progress", text=f"warming up: {statement.name}", statement=statement.name)
         try:
             warm_ups.run(state.peer, bound)
+        except ConnectionError:  # its JVM is lost, and every other statement would fail
+            raise
         except Exception:  # the timed run will fail too, and be told
             traceback.print_exc()
         state.restore()
@@ -139,6 +141,8 @@ def _run_statement(
             _repeat_scan(state, bound, repetitions, warm_ups, runs, parent)
         else:
             _repeat_change(state, bound, repetitions, runs, parent)
+    except ConnectionError:
+        raise
     except Exception as failed:  # when even restoring fails, the parent starts this anew
         traceback.print_exc()
         reason = f"{type(failed).__name__}: {failed}"

@@ -21,6 +21,7 @@ from icefloe.errors import CardinalityError
 from icefloe.execute.acted_rows import ActedRows
 from icefloe.execute.labelled import Labeller
 from icefloe.execute.marked_rows import Hits, by_location, count, file_changes
+from icefloe.execute.pinned import kept
 from icefloe.execute.rewrite import Rewriter, Rewritten, uneven
 from icefloe.execute.rewrite_and_add import FilesAndNewRows
 from icefloe.execute.row_changes import RowChangeOutcome
@@ -66,11 +67,8 @@ class MergeRows:
         done = self._copy_on_write() if self._fits_one_job else None
         if done is not None:
             return done
-        labelled = self.labeller.rows(self._names).persist()
-        try:
+        with kept(self.labeller.rows(self._names)) as labelled:
             return self._survey_and_rewrite(labelled)
-        finally:
-            labelled.unpersist()
 
     def _merge_on_read(self) -> MergeOutcome:
         """Write new rows and mark old ones deleted, in one Spark job."""

@@ -1,4 +1,4 @@
-"""A MERGE's source, read once: later reads see the same rows in the same order."""
+"""Frames that a MERGE reads more than once: later reads see the same rows in the same order."""
 
 from __future__ import annotations
 
@@ -6,25 +6,53 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from icefloe import columns
 from icefloe.session_settings import held
 
 _COMPRESSES = "spark.sql.inMemoryColumnarStorage.compressed"
+_BATCH_ROWS = "spark.sql.inMemoryColumnarStorage.batchSize"
+_BATCH_BYTES = 2**19
+_MOST_ROWS = 10_000  # Spark's default
+_NUMBERS = (T.NumericType, T.BooleanType, T.DatetimeType)
+_NUMBER_BYTES, _OTHER_BYTES = 8, 32  # a guess: how long texts are is not known
 
 
 @contextmanager
 def pinned(source: DataFrame) -> Iterator[DataFrame]:
-    """The source with its rows numbered, kept by Spark (on disk where memory is short)."""
+    """The source with its rows numbered, kept by Spark."""
     # Spark keeps equal plans once, and drops them for all: a condition of its own makes it unequal.
     own = source.filter(F.lit(uuid.uuid4().hex).isNotNull())
-    numbered = own.select("*", F.monotonically_increasing_id().alias(columns.SOURCE_ROW))
-    # Compressing what is kept takes longer than the rest of the keeping.
-    with held(source.sparkSession, _COMPRESSES, "false"):
-        numbered.persist()
+    with kept(own.select("*", F.monotonically_increasing_id().alias(columns.SOURCE_ROW))) as rows:
+        yield rows
+
+
+@contextmanager
+def kept(rows: DataFrame) -> Iterator[DataFrame]:
+    """The rows, kept by Spark on disk once they are read.
+
+    Spark would fill more than half of its heap with rows kept in memory, and the readers of wide
+    files need that too. A small frame takes 10 ms longer this way.
+    """
+    spark = rows.sparkSession
+    # Compressing what is kept takes longer than the rest of the keeping. Java's serialization,
+    # by which batches go to disk, holds a hundred of them in memory: they must be small.
+    with held(spark, _COMPRESSES, "false"), held(spark, _BATCH_ROWS, str(_batch_rows(rows))):
+        rows.persist(StorageLevel.DISK_ONLY)
     try:
-        yield numbered
+        yield rows
     finally:
-        numbered.unpersist()
+        rows.unpersist()
+
+
+def _batch_rows(rows: DataFrame) -> int:
+    """How many rows make about half a megabyte."""
+    width = sum(
+        _NUMBER_BYTES if isinstance(field.dataType, _NUMBERS) else _OTHER_BYTES
+        for field in rows.schema.fields
+    )
+    return min(_MOST_ROWS, max(1, _BATCH_BYTES // width))

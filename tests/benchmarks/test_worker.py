@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 
 import pytest
 
-from benchmarks import peer_runs, run
+from benchmarks import peer_runs, run, worker
 from benchmarks.digest import Digest
 from benchmarks.measure import OfStatements, TooSlowError, Watched, watch
 from benchmarks.peers import PEERS
@@ -175,6 +176,26 @@ def test_goals_are_a_choice_of_statements(tmp_path, capsys):
         "scan-after-10",
         "scan-part-after-10",
     }
+
+
+@pytest.mark.parametrize("lost_in", ["warm-up", "run"])
+def test_a_peer_that_lost_its_jvm_gets_a_new_process(lost_in, peer, state, monkeypatch):
+    """Its statements would all fail, the innocent ones too: the worker ends, and is told of."""
+
+    def lost(_bound):
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(peer, "run", lost)
+    monkeypatch.setattr(peer, "reason_to_leave_out", lambda _bound: None, raising=False)
+    parent = worker.Parent(io.StringIO(), io.StringIO("go\n" * 9))
+    bound = BoundStatement(BY_NAME["delete-1-spread"], 1, Digest())
+    warm_ups, repetitions = WarmUps(1, 30), Repetitions(1, None)
+
+    with pytest.raises(ConnectionRefusedError):
+        if lost_in == "warm-up":
+            worker._warm_up_once(state, [bound], warm_ups, parent)
+        else:
+            worker._run_statement(state, bound, repetitions, warm_ups, parent)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,18 @@ def test_a_pin_is_its_own_even_of_the_same_frame(spark):
         assert first.collect() == before
 
 
+def test_a_source_is_kept_on_disk(spark):
+    """Kept in memory, a wide one takes the heap that the readers of its files need."""
+    size = "spark.sql.inMemoryColumnarStorage.batchSize"
+    before = spark.conf.get(size)
+    wide = spark.range(5_000).select("id", *(F.rand(n).alias(f"c{n}") for n in range(60)))
+    with pinned(wide) as kept:
+        kept.count()
+        level = kept.storageLevel
+    assert (level.useDisk, level.useMemory) == (True, False)
+    assert spark.conf.get(size) == before
+
+
 def test_a_nested_column_named_like_the_other_side_is_refused(table_of):
     table = table_of("id INT, source STRUCT<op: STRING>, op STRING", mode="merge-on-read")
     table.append([{"id": 1, "source": {"op": "x"}, "op": "a"}])
