@@ -16,7 +16,7 @@ from icefloe.session_settings import held
 
 _COMPRESSES = "spark.sql.inMemoryColumnarStorage.compressed"
 _BATCH_ROWS = "spark.sql.inMemoryColumnarStorage.batchSize"
-_BATCH_BYTES = 2**19
+_BATCH_BYTES = 2**17
 _MOST_ROWS = 10_000  # Spark's default
 _NUMBERS = (T.NumericType, T.BooleanType, T.DatetimeType)
 _NUMBER_BYTES, _OTHER_BYTES = 8, 32  # a guess: how long texts are is not known
@@ -50,7 +50,7 @@ def kept(rows: DataFrame) -> Iterator[DataFrame]:
 
 
 def _batch_rows(rows: DataFrame) -> int:
-    """How many rows make about half a megabyte."""
+    """How many rows make about 128 KiB."""
     width = sum(
         _NUMBER_BYTES if isinstance(field.dataType, _NUMBERS) else _OTHER_BYTES
         for field in rows.schema.fields
