@@ -31,7 +31,7 @@ class Run:
     warm_up_s: float
     silence_s: float
     pythons: dict[str, str]
-    driver_memory: str | None
+    driver_memory: str
     keep: bool
 
     def python_of(self, peer: str) -> str:
@@ -123,10 +123,11 @@ def _job(
 
 def _environment(run: Run) -> dict[str, str]:
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    if run.driver_memory:
-        environment["PYSPARK_SUBMIT_ARGS"] = f"--driver-memory {run.driver_memory} pyspark-shell"
-    return environment
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "PYSPARK_SUBMIT_ARGS": f"--driver-memory {run.driver_memory} pyspark-shell",
+    }
 
 
 def _show(event: dict[str, Any]) -> None:

@@ -79,7 +79,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=30,
         help="no further untimed runs of a kind after this many seconds of them (30)",
     )
-    parser.add_argument("--driver-memory", help="for every Spark: 2g; Spark's default otherwise")
+    parser.add_argument("--driver-memory", default="1g", help="for every Spark (1g)")
     parser.add_argument("--name", help="of the result; the size's name unless given")
     parser.add_argument("--output", type=Path, help="another file for the result")
     parser.add_argument("--work", type=Path, help="folder for rows and tables; a temporary one")

@@ -25,6 +25,7 @@ from icefloe.metadata.storage import remove_written_by
 from icefloe.plan.bind import ResolveTables
 from icefloe.plan.plan import Plan
 from icefloe.results import DmlResult
+from icefloe.spark_errors import telling_lost_spark
 from icefloe.statements import Options
 
 log = logging.getLogger("icefloe")
@@ -45,7 +46,8 @@ def repeated(options: Options, once: Callable[[], DmlResult]) -> DmlResult:
     started = time.monotonic()
     for attempt in range(options.retries + 1):
         try:
-            result = once()
+            with telling_lost_spark():
+                result = once()
             break
         except ConflictError as lost:
             if attempt == options.retries:

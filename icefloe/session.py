@@ -10,6 +10,7 @@ import sys
 import warnings
 from contextlib import suppress
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from pyspark import SparkContext
@@ -40,6 +41,11 @@ _LOCAL = {
     # Else PySpark looks at the stack for every column that is made, and asks the JVM for settings.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
+
+_MEMORY_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 _started: list[SparkSession] = []  # sessions that icefloe started, and may stop
 
@@ -97,6 +103,22 @@ def check_java() -> None:
         raise SetupError(f"Java {shown} was found at {java}. {advice}")
 
 
+def heap_bytes(memory: int) -> int:
+    """The heap of a session that icefloe starts: a quarter of the memory, from 1 GB to 4."""
+    return min(max(memory // 4, 2**30), 2**32)
+
+
+def _memory_bytes() -> int:
+    """The memory of this machine or container; 0 where it is not told."""
+    found = []
+    with suppress(AttributeError, ValueError, OSError):  # Windows has no sysconf
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for limit in _MEMORY_LIMITS:
+        with suppress(OSError, ValueError):  # "max" where there is no limit
+            found.append(int(limit.read_text()))
+    return min(found, default=0)
+
+
 def _start() -> SparkSession:
     """A local session, or the Spark Connect session that the environment asks for."""
     remote = os.environ.get("SPARK_REMOTE", "")
@@ -108,6 +130,8 @@ def _start() -> SparkSession:
     # Workers run `python3` from the PATH unless told otherwise, and would miss PyArrow. PySpark
     # reads this variable only, not the setting of the same meaning.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Spark's own default is 1 GB. Of all places to say so, this one gives way to the others.
+    os.environ.setdefault("SPARK_DRIVER_MEMORY", f"{heap_bytes(_memory_bytes()) >> 20}m")
     for key, value in _LOCAL.items():
         builder = builder.config(key, value)
     with warnings.catch_warnings():

@@ -6,8 +6,11 @@ import logging
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from subprocess import TimeoutExpired
 
-from py4j.protocol import Py4JJavaError
+from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.logger import PySparkLogger
 
@@ -46,6 +49,9 @@ _CONDITION = re.compile(r"^\[[\w.]+\] ")
 _DAMAGED = re.compile(r"^\S*DamagedFileError: (.*)$", re.MULTILINE)
 _ENCRYPTED = re.compile(r"^\S*EncryptedFileError: (.*)$", re.MULTILINE)
 _JAVA_CLASS = re.compile(r"^[\w.$]+: ")
+_NO_MEMORY = re.compile(r"OutOfMemoryError:? ?([^\n]*)|UNABLE_TO_ACQUIRE_MEMORY")
+_MORE_MEMORY = "Give it more with spark.driver.memory, on a cluster with spark.executor.memory too"
+_LOST_S = 5  # how long a JVM may take to end after its connections did
 _FIRST_LINE = re.compile(r"^(.*?)(?:\n\n|\nJVM stacktrace|\n\tat |\n== SQL)", re.DOTALL)
 
 
@@ -64,10 +70,43 @@ def translated(available: Iterable[str] = ()) -> Iterator[None]:
     except PySparkException as error:
         raise _as_ours(error, tuple(available)) from error
     except Py4JJavaError as error:  # what PySpark has no class for, such as a file Spark can't read
-        raise _from_java(str(error.java_exception)) from error
+        raise _from_java(_told_by(error.java_exception)) from error
     finally:
         for logger, level in zip(loggers, before, strict=True):
             logger.setLevel(level)
+
+
+@contextmanager
+def telling_lost_spark() -> Iterator[None]:
+    """Run a statement; that Spark's JVM ended meanwhile is told as such."""
+    try:
+        yield
+    except (Py4JError, ConnectionError, EOFError) as error:
+        if not _is_lost():
+            raise
+        raise SetupError(
+            "Spark's JVM has ended, most often for want of memory. Nothing was published. Start "
+            f"the program anew. {_MORE_MEMORY}."
+        ) from error
+
+
+def _is_lost() -> bool:
+    """Whether the JVM that this process started has ended."""
+    jvm = getattr(SparkContext._gateway, "proc", None)
+    if jvm is None:
+        return False
+    try:
+        jvm.wait(_LOST_S)
+    except TimeoutExpired:
+        return False
+    return True
+
+
+def _told_by(error: JavaObject) -> str:
+    """What an exception says, or its cause where it only says that one was waited for."""
+    text = str(error.toString())
+    cause = error.getCause()
+    return _told_by(cause) if "awaitResult" in text and cause is not None else text
 
 
 def _as_ours(error: PySparkException, available: tuple[str, ...]) -> IcefloeError:
@@ -83,6 +122,8 @@ def _as_ours(error: PySparkException, available: tuple[str, ...]) -> IcefloeErro
 
 
 def _from_java(text: str) -> IcefloeError:
+    if (short := _no_memory(text)) is not None:
+        return short
     shown = _short(_JAVA_CLASS.sub("", text))
     if "FAILED_READ_FILE" in text or "CANNOT_READ_FILE" in text:
         return StorageError(shown)
@@ -119,7 +160,15 @@ def _environment(
             "Spark's workers run another Python version than this program. Set "
             "spark.pyspark.python to a Python of the same minor version."
         )
-    return None
+    return _no_memory(text)
+
+
+def _no_memory(text: str) -> IcefloeError | None:
+    found = _NO_MEMORY.search(text)
+    if found is None:
+        return None
+    kind = f" ({found[1].strip()})" if found[1] else ""
+    return SetupError(f"Spark has too little memory for the statement{kind}. {_MORE_MEMORY}.")
 
 
 def _by_condition(

@@ -11,14 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 import icefloe
 from icefloe import session
 from icefloe.errors import SetupError
-from icefloe.spark_errors import translated
+from icefloe.spark_errors import _told_by, translated
 
 
 def run_script(text: str, folder: Path, **environment: str) -> str:
@@ -129,6 +129,22 @@ def test_versions_checked_are_the_versions_declared():
         assert f"{package}>={least},<{below}" in declared.replace("[sql-sqlite]", "")
 
 
+@pytest.mark.parametrize(
+    ("gigabytes", "heap"), [(0, 1), (2, 1), (6, 1.5), (8, 2), (24, 4), (512, 4)]
+)
+def test_the_heap_is_a_quarter_of_the_memory(gigabytes, heap):
+    assert session.heap_bytes(gigabytes * 2**30) == heap * 2**30
+
+
+def test_the_memory_of_a_container_counts(tmp_path, monkeypatch):
+    limits = [tmp_path / "memory.max", tmp_path / "none"]
+    monkeypatch.setattr(session, "_MEMORY_LIMITS", limits)
+    limits[0].write_text("max\n")
+    machine = session._memory_bytes()
+    limits[0].write_text(f"{2**20}\n")
+    assert machine > session._memory_bytes() == 2**20
+
+
 def test_session_of_the_callers_gets_what_reading_needs(spark):
     spark.conf.unset("spark.sql.parquet.fieldId.read.enabled")
     assert session.session_of(spark) is spark
@@ -220,3 +236,65 @@ def test_workers_without_pyarrow_are_told_and_the_table_stays(tmp_path):
     ] * 6, told
     assert "spark.pyspark.python" in lines[0]
     assert lines[-1] == "SAME True 1 2"
+
+
+def test_a_jvm_that_ends_in_a_statement_is_told_and_the_table_stays(spark, tmp_path):
+    """As it does for want of memory: no ConnectionRefusedError, no half a statement."""
+    script = """
+        import os
+        import icefloe
+        from icefloe.errors import SetupError
+        from pyspark.sql import functions as F
+
+        lake = icefloe.connect("lake")
+        table = lake.create_table("t", "id BIGINT")
+        table.append([{"id": 1}])
+        jvm = lake.spark.sparkContext._gateway.proc.pid
+        print("HEAP", lake.spark.sparkContext._jvm.Runtime.getRuntime().maxMemory() >> 20)
+        deadly = F.udf(lambda _: os.kill(jvm, 9), "long")
+        rows = lake.spark.range(1).select(deadly("id").alias("id"))
+        for statement in (table.upsert(rows, on=["id"]), table.delete().where("id = 1")):
+            try:
+                statement.execute()
+                print("DONE?")
+            except SetupError as error:
+                print("TOLD", error)
+    """
+    told = run_script(script, tmp_path, SPARK_DRIVER_MEMORY="700m")
+
+    assert "HEAP 700" in told  # what the environment says comes first
+    lines = [line for line in told.splitlines() if line.startswith(("TOLD", "DONE"))]
+    assert len(lines) == 2, told
+    assert all("Spark's JVM has ended" in line and "spark.driver.memory" in line for line in lines)
+    table = icefloe.connect(str(tmp_path / "lake"), spark=spark).table("t")
+    assert (table.history().count(), table.count()) == (1, 1)
+
+
+def test_too_little_memory_is_told_with_the_way_out():
+    failed = PySparkException("Job aborted: java.lang.OutOfMemoryError: Java heap space\n\tat a.b")
+    told = r"\(Java heap space\)\. Give it more with spark\.driver"
+    with pytest.raises(SetupError, match=told), translated():
+        raise failed
+
+
+class Thrown:
+    """A Java exception as Py4J shows it."""
+
+    def __init__(self, text, cause=None):
+        self.toString = lambda: text
+        self.getCause = lambda: cause
+
+
+@pytest.mark.parametrize(
+    ("thrown", "told"),
+    [
+        (
+            Thrown("Exception thrown in awaitResult:", Thrown("the disk is full")),
+            "the disk is full",
+        ),
+        (Thrown("no such file", Thrown("something deeper")), "no such file"),
+        (Thrown("Exception thrown in awaitResult:"), "Exception thrown in awaitResult:"),
+    ],
+)
+def test_the_cause_is_told_where_spark_only_waited_for_it(thrown, told):
+    assert _told_by(thrown) == told

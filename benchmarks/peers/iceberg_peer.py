@@ -109,7 +109,7 @@ class IcebergPeer:
             "pyarrow": version("pyarrow"),
             "java": self._spark.sparkContext._jvm.System.getProperty("java.version"),
             "spark.master": conf.get("spark.master"),
-            "spark.driver.memory": conf.get("spark.driver.memory", "1g (Spark's default)"),
+            "spark.driver.memory": conf.get("spark.driver.memory"),
             "mode": self._mode,
         }
 

@@ -99,7 +99,7 @@ class IcefloePeer:
             "pyarrow": version("pyarrow"),
             "java": spark.sparkContext._jvm.System.getProperty("java.version"),
             "spark.master": conf.get("spark.master"),
-            "spark.driver.memory": conf.get("spark.driver.memory", "1g (Spark's default)"),
+            "spark.driver.memory": conf.get("spark.driver.memory"),
             "mode": self._mode,
         }
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+from py4j.protocol import Py4JError
 from pyspark import StorageLevel
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -46,7 +48,9 @@ def kept(rows: DataFrame) -> Iterator[DataFrame]:
     try:
         yield rows
     finally:
-        rows.unpersist()
+        # By now the statement is published or has an error of its own.
+        with suppress(Py4JError, PySparkException, ConnectionError):
+            rows.unpersist()
 
 
 def _batch_rows(rows: DataFrame) -> int:
