@@ -6,6 +6,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from icefloe.spark_errors import telling_lost_spark
+
 
 def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
     """A DataFrame of all rows of an Arrow table.
@@ -14,7 +16,8 @@ def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
     Connect it refuses a table without rows.
     """
     batches = [batch for batch in table.to_batches() if batch.num_rows]
-    if not batches:
-        schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
-        return spark.createDataFrame([], schema)
-    return spark.createDataFrame(pa.Table.from_batches(batches, schema=table.schema))
+    with telling_lost_spark():
+        if not batches:
+            schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
+            return spark.createDataFrame([], schema)
+        return spark.createDataFrame(pa.Table.from_batches(batches, schema=table.schema))

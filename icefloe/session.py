@@ -38,6 +38,8 @@ _LOCAL = {
     # Small files share a task as if each had 4 MB more, by default: the large ones are spread
     # unevenly then. On this machine's disk a file is opened in no time.
     "spark.sql.files.openCostInBytes": "524288",
+    # Java's serialization, by which kept rows go to disk, holds a hundred batches of up to 4 MB.
+    "spark.serializer.objectStreamReset": "10",
     # Else PySpark looks at the stack for every column that is made, and asks the JVM for settings.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
@@ -124,14 +126,14 @@ def _start() -> SparkSession:
     remote = os.environ.get("SPARK_REMOTE", "")
     if not remote.startswith("sc:"):
         check_java()
+        # Spark's own default is 1 GB. Of all places to say so, this one gives way to the others.
+        os.environ.setdefault("SPARK_DRIVER_MEMORY", f"{heap_bytes(_memory_bytes()) >> 20}m")
     builder: Any = SparkSession.builder.appName("icefloe")
     if not remote:
         builder = builder.master("local[*]")
     # Workers run `python3` from the PATH unless told otherwise, and would miss PyArrow. PySpark
     # reads this variable only, not the setting of the same meaning.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # Spark's own default is 1 GB. Of all places to say so, this one gives way to the others.
-    os.environ.setdefault("SPARK_DRIVER_MEMORY", f"{heap_bytes(_memory_bytes()) >> 20}m")
     for key, value in _LOCAL.items():
         builder = builder.config(key, value)
     with warnings.catch_warnings():

@@ -49,8 +49,9 @@ _CONDITION = re.compile(r"^\[[\w.]+\] ")
 _DAMAGED = re.compile(r"^\S*DamagedFileError: (.*)$", re.MULTILINE)
 _ENCRYPTED = re.compile(r"^\S*EncryptedFileError: (.*)$", re.MULTILINE)
 _JAVA_CLASS = re.compile(r"^[\w.$]+: ")
-_NO_MEMORY = re.compile(r"OutOfMemoryError:? ?([^\n]*)|UNABLE_TO_ACQUIRE_MEMORY")
+_NO_MEMORY = re.compile(r"(?:java\.lang\.|Spark)OutOfMemoryError:? ?(?!unable to create)([^\n]*)")
 _MORE_MEMORY = "Give it more with spark.driver.memory, on a cluster with spark.executor.memory too"
+_STOPPED = ("SparkContext was shut down", "stopped SparkContext")
 _LOST_S = 5  # how long a JVM may take to end after its connections did
 _FIRST_LINE = re.compile(r"^(.*?)(?:\n\n|\nJVM stacktrace|\n\tat |\n== SQL)", re.DOTALL)
 
@@ -70,7 +71,7 @@ def translated(available: Iterable[str] = ()) -> Iterator[None]:
     except PySparkException as error:
         raise _as_ours(error, tuple(available)) from error
     except Py4JJavaError as error:  # what PySpark has no class for, such as a file Spark can't read
-        raise _from_java(_told_by(error.java_exception)) from error
+        raise _from_java(error) from error
     finally:
         for logger, level in zip(loggers, before, strict=True):
             logger.setLevel(level)
@@ -78,16 +79,22 @@ def translated(available: Iterable[str] = ()) -> Iterator[None]:
 
 @contextmanager
 def telling_lost_spark() -> Iterator[None]:
-    """Run a statement; that Spark's JVM ended meanwhile is told as such."""
+    """Run a statement or part of it; that Spark's JVM ended meanwhile is told as such."""
     try:
         yield
+    except Py4JJavaError:
+        raise  # the JVM has answered
     except (Py4JError, ConnectionError, EOFError) as error:
         if not _is_lost():
             raise
-        raise SetupError(
-            "Spark's JVM has ended, most often for want of memory. Nothing was published. Start "
-            f"the program anew. {_MORE_MEMORY}."
-        ) from error
+        raise _lost() from error
+
+
+def _lost() -> SetupError:
+    return SetupError(
+        "Spark has ended, most often for want of memory. Nothing was published. Start the program "
+        f"anew. {_MORE_MEMORY}."
+    )
 
 
 def _is_lost() -> bool:
@@ -118,20 +125,33 @@ def _as_ours(error: PySparkException, available: tuple[str, ...]) -> IcefloeErro
             return found
     if isinstance(error, AnalysisException):
         return StatementError(_short(text))
-    return StatementError(f"Spark could not run the statement: {_short(text)}")
+    return _unfinished(text, text)
 
 
-def _from_java(text: str) -> IcefloeError:
-    if (short := _no_memory(text)) is not None:
-        return short
-    shown = _short(_JAVA_CLASS.sub("", text))
+def _from_java(error: Py4JJavaError) -> IcefloeError:
+    text = _told_by(error.java_exception)
+    for judge in (_marked, _environment, _storage):
+        found = judge(error, text, "", ())
+        if found is not None:
+            return found
+    shown = _JAVA_CLASS.sub("", text)
     if "FAILED_READ_FILE" in text or "CANNOT_READ_FILE" in text:
-        return StorageError(shown)
-    return StatementError(f"Spark could not run the statement: {shown}")
+        return StorageError(_short(shown))
+    return _unfinished(text, shown)
+
+
+def _unfinished(text: str, shown: str) -> IcefloeError:
+    """What a statement that is right in itself failed of."""
+    if any(told in text for told in _STOPPED):
+        return _lost()
+    if found := _NO_MEMORY.search(text):
+        kind = f" ({found[1].strip()})" if found[1] else ""
+        return SetupError(f"Spark has too little memory for the statement{kind}. {_MORE_MEMORY}.")
+    return StatementError(f"Spark could not run the statement: {_short(shown)}")
 
 
 def _marked(
-    _error: PySparkException, text: str, _condition: str, _available: tuple[str, ...]
+    _error: Exception, text: str, _condition: str, _available: tuple[str, ...]
 ) -> IcefloeError | None:
     """Errors that our own expressions and tasks raise, with the facts between markers."""
     if null := _NULL.search(text):
@@ -147,7 +167,7 @@ def _marked(
 
 
 def _environment(
-    _error: PySparkException, text: str, _condition: str, _available: tuple[str, ...]
+    _error: Exception, text: str, _condition: str, _available: tuple[str, ...]
 ) -> IcefloeError | None:
     if _NO_PYARROW.search(text):
         return SetupError(
@@ -160,15 +180,7 @@ def _environment(
             "Spark's workers run another Python version than this program. Set "
             "spark.pyspark.python to a Python of the same minor version."
         )
-    return _no_memory(text)
-
-
-def _no_memory(text: str) -> IcefloeError | None:
-    found = _NO_MEMORY.search(text)
-    if found is None:
-        return None
-    kind = f" ({found[1].strip()})" if found[1] else ""
-    return SetupError(f"Spark has too little memory for the statement{kind}. {_MORE_MEMORY}.")
+    return None
 
 
 def _by_condition(
@@ -214,7 +226,7 @@ def _parse_error(text: str) -> ParseError:
 
 
 def _storage(
-    _error: PySparkException, text: str, condition: str, _available: tuple[str, ...]
+    _error: Exception, text: str, condition: str, _available: tuple[str, ...]
 ) -> IcefloeError | None:
     if condition == "PATH_NOT_FOUND" or "FileNotFoundException" in text or "FILE_NOT_EXIST" in text:
         path = _MISSING.search(text)

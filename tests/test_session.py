@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 import icefloe
 from icefloe import session
-from icefloe.errors import SetupError
+from icefloe.errors import ColumnNotFoundError, SetupError, StatementError
 from icefloe.spark_errors import _told_by, translated
 
 
@@ -244,30 +244,68 @@ def test_a_jvm_that_ends_in_a_statement_is_told_and_the_table_stays(spark, tmp_p
         import os
         import icefloe
         from icefloe.errors import SetupError
+        from icefloe.session import _memory_bytes, heap_bytes
         from pyspark.sql import functions as F
 
         lake = icefloe.connect("lake")
         table = lake.create_table("t", "id BIGINT")
         table.append([{"id": 1}])
         jvm = lake.spark.sparkContext._gateway.proc.pid
-        print("HEAP", lake.spark.sparkContext._jvm.Runtime.getRuntime().maxMemory() >> 20)
+        heap = lake.spark.sparkContext._jvm.Runtime.getRuntime().maxMemory()
+        print("HEAP", heap / heap_bytes(_memory_bytes()))
         deadly = F.udf(lambda _: os.kill(jvm, 9), "long")
         rows = lake.spark.range(1).select(deadly("id").alias("id"))
-        for statement in (table.upsert(rows, on=["id"]), table.delete().where("id = 1")):
+        for statement in (
+            table.upsert(rows, on=["id"]).execute,
+            table.delete().where("id = 1").execute,
+            lambda: table.append([{"id": 2}]),
+        ):
             try:
-                statement.execute()
+                statement()
                 print("DONE?")
             except SetupError as error:
                 print("TOLD", error)
     """
-    told = run_script(script, tmp_path, SPARK_DRIVER_MEMORY="700m")
+    told = run_script(script, tmp_path)
 
-    assert "HEAP 700" in told  # what the environment says comes first
     lines = [line for line in told.splitlines() if line.startswith(("TOLD", "DONE"))]
-    assert len(lines) == 2, told
-    assert all("Spark's JVM has ended" in line and "spark.driver.memory" in line for line in lines)
+    assert len(lines) == 3, told
+    assert all("Spark has ended" in line and "spark.driver.memory" in line for line in lines)
+    share = next(line for line in told.splitlines() if line.startswith("HEAP"))
+    assert 0.9 < float(share.split()[1]) <= 1
     table = icefloe.connect(str(tmp_path / "lake"), spark=spark).table("t")
     assert (table.history().count(), table.count()) == (1, 1)
+
+
+def test_a_heap_that_is_asked_for_is_taken(tmp_path):
+    script = """
+        import icefloe
+        spark = icefloe.connect("lake").spark
+        print("HEAP", spark.sparkContext._jvm.Runtime.getRuntime().maxMemory() >> 20)
+    """
+    asked = "--conf spark.driver.memory=700m pyspark-shell"
+    told = run_script(script, tmp_path, PYSPARK_SUBMIT_ARGS=asked)
+    heap = next(line for line in told.splitlines() if line.startswith("HEAP"))
+    assert 600 < int(heap.split()[1]) <= 700
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Job 3 cancelled because SparkContext was shut down", SetupError),
+        ("A value like 'OutOfMemoryError' cannot be cast", StatementError),
+        ("java.lang.OutOfMemoryError: unable to create native thread", StatementError),
+    ],
+)
+def test_what_ended_a_job_is_told_by_what_to_do(text, expected):
+    with pytest.raises(expected), translated():
+        raise PySparkException(text)
+
+
+def test_a_mistake_in_a_statement_about_memory_stays_a_mistake(spark):
+    rows = spark.createDataFrame([("a",)], "message STRING")
+    with pytest.raises(ColumnNotFoundError), translated():
+        rows.filter("mesage LIKE '%java.lang.OutOfMemoryError%'").count()
 
 
 def test_too_little_memory_is_told_with_the_way_out():

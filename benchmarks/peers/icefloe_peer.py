@@ -79,6 +79,7 @@ class IcefloePeer:
         return facts
 
     def restore(self) -> None:
+        self._lake.spark.conf.get("spark.app.name")  # fails when the JVM is lost; else nothing does
         if self._table.snapshot_id != self._base:
             self._table.rollback(self._base)
 

@@ -216,8 +216,8 @@ class MergeRows:
         rows = rows.select(*map(quoted, self._names))
         if through:
             marked = self._scan.over(through).rows_marked(hits)
-            kept = marked.filter(~F.col(columns.SELECTED)).select(*map(quoted, self._names))
-            rows = rows.unionByName(kept)
+            others = marked.filter(~F.col(columns.SELECTED)).select(*map(quoted, self._names))
+            rows = rows.unionByName(others)
         return write_data(self._scan.state, rows, self.statement_id, gather=True)
 
     def _outcome(

@@ -11,17 +11,12 @@ from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from icefloe import columns
 from icefloe.session_settings import held
 
 _COMPRESSES = "spark.sql.inMemoryColumnarStorage.compressed"
 _BATCH_ROWS = "spark.sql.inMemoryColumnarStorage.batchSize"
-_BATCH_BYTES = 2**17
-_MOST_ROWS = 10_000  # Spark's default
-_NUMBERS = (T.NumericType, T.BooleanType, T.DatetimeType)
-_NUMBER_BYTES, _OTHER_BYTES = 8, 32  # a guess: how long texts are is not known
 
 
 @contextmanager
@@ -43,7 +38,7 @@ def kept(rows: DataFrame) -> Iterator[DataFrame]:
     spark = rows.sparkSession
     # Compressing what is kept takes longer than the rest of the keeping. Java's serialization,
     # by which batches go to disk, holds a hundred of them in memory: they must be small.
-    with held(spark, _COMPRESSES, "false"), held(spark, _BATCH_ROWS, str(_batch_rows(rows))):
+    with held(spark, _COMPRESSES, "false"), held(spark, _BATCH_ROWS, "500"):
         rows.persist(StorageLevel.DISK_ONLY)
     try:
         yield rows
@@ -51,12 +46,3 @@ def kept(rows: DataFrame) -> Iterator[DataFrame]:
         # By now the statement is published or has an error of its own.
         with suppress(Py4JError, PySparkException, ConnectionError):
             rows.unpersist()
-
-
-def _batch_rows(rows: DataFrame) -> int:
-    """How many rows make about 128 KiB."""
-    width = sum(
-        _NUMBER_BYTES if isinstance(field.dataType, _NUMBERS) else _OTHER_BYTES
-        for field in rows.schema.fields
-    )
-    return min(_MOST_ROWS, max(1, _BATCH_BYTES // width))

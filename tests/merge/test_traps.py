@@ -10,7 +10,7 @@ from tables import rows
 
 import icefloe.merging as merging
 from icefloe.errors import ConflictError, StatementError
-from icefloe.execute.pinned import pinned
+from icefloe.execute.pinned import kept, pinned
 
 
 def test_a_pin_is_its_own_even_of_the_same_frame(spark):
@@ -24,16 +24,28 @@ def test_a_pin_is_its_own_even_of_the_same_frame(spark):
         assert first.collect() == before
 
 
-def test_a_source_is_kept_on_disk(spark):
-    """Kept in memory, a wide one takes the heap that the readers of its files need."""
+class Frame:
+    """Notes how it is kept."""
+
+    def __init__(self, spark):
+        self.sparkSession = spark
+        self.found = None
+
+    def persist(self, level):
+        size = "spark.sql.inMemoryColumnarStorage.batchSize"
+        self.found = (level.useDisk, level.useMemory, int(self.sparkSession.conf.get(size)))
+
+    def unpersist(self):
+        raise ConnectionRefusedError
+
+
+def test_rows_are_kept_on_disk_in_small_batches(spark):
+    """Else wide ones take the heap that the readers of their files need."""
     size = "spark.sql.inMemoryColumnarStorage.batchSize"
     before = spark.conf.get(size)
-    wide = spark.range(5_000).select("id", *(F.rand(n).alias(f"c{n}") for n in range(60)))
-    with pinned(wide) as kept:
-        kept.count()
-        level = kept.storageLevel
-    assert (level.useDisk, level.useMemory) == (True, False)
-    assert spark.conf.get(size) == before
+    with kept(Frame(spark)) as frame:
+        assert frame.found == (True, False, 500)
+    assert spark.conf.get(size) == before != "500"
 
 
 def test_a_nested_column_named_like_the_other_side_is_refused(table_of):
