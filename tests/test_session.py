@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -268,11 +269,10 @@ def test_a_jvm_that_ends_in_a_statement_is_told_and_the_table_stays(spark, tmp_p
     """
     told = run_script(script, tmp_path)
 
-    lines = [line for line in told.splitlines() if line.startswith(("TOLD", "DONE"))]
-    assert len(lines) == 3, told
-    assert all("Spark has ended" in line and "spark.driver.memory" in line for line in lines)
-    share = next(line for line in told.splitlines() if line.startswith("HEAP"))
-    assert 0.9 < float(share.split()[1]) <= 1
+    # Threads of PySpark write between the lines.
+    assert (told.count("Spark has ended"), told.count("DONE?")) == (3, 0), told
+    assert told.count("Give it more with spark.driver.memory") == 3
+    assert 0.9 < float(re.search(r"HEAP ([\d.]+)", told)[1]) <= 1
     table = icefloe.connect(str(tmp_path / "lake"), spark=spark).table("t")
     assert (table.history().count(), table.count()) == (1, 1)
 
@@ -285,8 +285,7 @@ def test_a_heap_that_is_asked_for_is_taken(tmp_path):
     """
     asked = "--conf spark.driver.memory=700m pyspark-shell"
     told = run_script(script, tmp_path, PYSPARK_SUBMIT_ARGS=asked)
-    heap = next(line for line in told.splitlines() if line.startswith("HEAP"))
-    assert 600 < int(heap.split()[1]) <= 700
+    assert 600 < int(re.search(r"HEAP (\d+)", told)[1]) <= 700
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,8 @@ def test_what_takes_too_long_is_given_up_and_so_is_what_has_more_to_do(
         peer_runs, "_watch", lambda _name, _run, left: asked.append(left) or next(found)
     )
     bound = tuple(BoundStatement(BY_NAME[name], 1, Digest()) for name in names)
-    job = peer_runs.Run(tmp_path, (), bound, (), 1, None, 0, 0.0, 240, {}, "1g", False)
+    pythons = {peer: sys.executable}  # the peer's own environment may not be there
+    job = peer_runs.Run(tmp_path, (), bound, (), 1, None, 0, 0.0, 240, pythons, "1g", False)
 
     told = peer_runs.run_peer(peer, job)["results"]
 
