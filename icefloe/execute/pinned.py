@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from icefloe import columns
 from icefloe.session_settings import held
+from icefloe.spark_errors import translated
 
 _COMPRESSES = "spark.sql.inMemoryColumnarStorage.compressed"
 _BATCH_ROWS = "spark.sql.inMemoryColumnarStorage.batchSize"
@@ -38,7 +39,7 @@ def kept(rows: DataFrame) -> Iterator[DataFrame]:
     spark = rows.sparkSession
     # Compressing what is kept takes longer than the rest of the keeping. Java's serialization,
     # by which batches go to disk, holds a hundred of them in memory: they must be small.
-    with held(spark, _COMPRESSES, "false"), held(spark, _BATCH_ROWS, "500"):
+    with translated(), held(spark, _COMPRESSES, "false"), held(spark, _BATCH_ROWS, "500"):
         rows.persist(StorageLevel.DISK_ONLY)
     try:
         yield rows
