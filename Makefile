@@ -91,7 +91,7 @@ bench: bench-peers  ## The statements that have goals, narrow and wide, against 
 	$(REPORT) && exit $$status
 
 # At least one warm-up of each kind and one timed run; what is quick gets more of both.
-FULL := --repetitions 4 --repetition-seconds 10 --warm-ups 4 --warm-up-seconds 6 --silence 120 \
+FULL := --repetitions 4 --repetition-seconds 10 --warm-ups 4 --warm-up-seconds 15 --silence 120 \
   --driver-memory 2g
 
 bench-full: bench-peers  ## Every statement with every library on tables of 1 GiB: about 3 hours
