@@ -24,13 +24,20 @@ from icefloe.execute.carried import carried_metrics
 from icefloe.execute.data_files import build_data_file, leaves
 from icefloe.execute.folders import rewritten_folder
 from icefloe.execute.scan import Scan
-from icefloe.execute.write_data import file_layout, run_task, write_data
+from icefloe.execute.write_data import (
+    WrittenRows,
+    file_layout,
+    run_task,
+    write_data,
+    written_rows,
+)
 from icefloe.metadata.files import LiveFile
-from icefloe.metadata.storage import locate
+from icefloe.metadata.storage import delete_each, locate
 from icefloe.plan.files import Candidate
 from icefloe.plan.in_place import why_through_spark
 from icefloe.quoting import quoted
 from icefloe.schemas.source_path import source_path
+from icefloe.tasks.new_versions import write_new_versions
 from icefloe.tasks.positions import pack, unpack
 from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_files
 
@@ -82,6 +89,33 @@ class Rewriter:
         none when there are new values. Files whose columns cannot be carried over are not
         rewritten: their rows to change are given back.
         """
+        changes, plan = self._to_tasks(changed, files, gone, _MAX_REWRITE_TASKS)
+        return self.rewritten(run_task(changes, rewrite_files(plan)))
+
+    def new_versions(
+        self, changed: DataFrame, files: Sequence[Candidate], tasks: int
+    ) -> WrittenRows | None:
+        """Write new versions of the rows alone, at most a file for each task, in one job.
+
+        None where the columns of a file cannot be carried over. What was written is removed again:
+        values may come out otherwise when they are made anew, and must be those of all rows.
+        """
+        changes, plan = self._to_tasks(changed, files, None, tasks)
+        told = run_task(changes, write_new_versions(plan))
+        state = self.scan.state
+        written = written_rows(state, told)
+        declined = [result["declined"] for result in told if "declined" in result]
+        if not declined:
+            return written
+        for key, reason in declined:
+            log.info("Rows of %s pass through Spark: %s", self.scan.keys.files[key].path, reason)
+        delete_each(state.io, [file.file_path for file in written.files])
+        return None
+
+    def _to_tasks(
+        self, changed: DataFrame, files: Sequence[Candidate], gone: str | None, most: int
+    ) -> tuple[DataFrame, RewritePlan]:
+        """Positions and new values, those of a file in one task, and what tasks need to know."""
         assigned = {
             name: columns.assigned(i)
             for i, name in enumerate(self._names())
@@ -89,10 +123,9 @@ class Rewriter:
         }
         values = [value.alias(assigned[name]) for name, value in self.assigned.items()]
         changes = changed.select(columns.FILE, columns.POS, *values, *([gone] if gone else []))
-        changes = by_file(changes, files, self.scan.keys, _MAX_REWRITE_TASKS)
+        changes = by_file(changes, files, self.scan.keys, most)
         changes = changes.sortWithinPartitions(columns.FILE, columns.POS)
-        plan = self.plan(files, assigned, gone)
-        return self.rewritten(run_task(changes, rewrite_files(plan)))
+        return changes, self.plan(files, assigned, gone)
 
     def plan(
         self, files: Sequence[Candidate], assigned: Mapping[str, str], gone: str | None

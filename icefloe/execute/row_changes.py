@@ -19,7 +19,7 @@ from icefloe.execute.acted_rows import ActedRows
 from icefloe.execute.marked_rows import Hits, by_location, count, file_changes
 from icefloe.execute.rewrite import Rewriter, Rewritten, uneven
 from icefloe.execute.scan import Scan
-from icefloe.execute.splits import columns_in, larger_splits
+from icefloe.execute.splits import columns_in, larger_splits, times_read
 from icefloe.execute.write_data import REPLACING, WrittenRows, find_rows, write_data
 from icefloe.plan.auto import is_rewritten
 from icefloe.plan.files import Candidate, FilePlan
@@ -153,13 +153,35 @@ def _write_new_versions(
 ) -> WrittenRows:
     """Write updated rows: where they are read if few tasks read them, else brought together."""
     state = change.scan.state
-    new = _with_new_values(change, rows)
-    size = sum(candidate.live.file.file_size_in_bytes for candidate in files)
+    size = sum(candidate.live.size for candidate in files)
     tasks = max(_FEWEST_TASKS, ceil(size / _TASK_BYTES))
     in_place = tasks <= _MOST_TASKS and state.metadata.spec().is_unpartitioned()
+    if in_place and (written := _write_where_they_lie(change, rows, files, tasks)):
+        return written
+    new = _with_new_values(change, rows)
     if in_place:
         new = new.coalesce(tasks)
     return write_data(state, new, change.statement_id, REPLACING, gather=not in_place)
+
+
+def _write_where_they_lie(
+    change: RowChange, rows: DataFrame, files: Sequence[Candidate], tasks: int
+) -> WrittenRows | None:
+    """Find rows by few columns and have tasks read the others; None where that is not worth it.
+
+    Spark's reader decodes every column of a wide file for one row of a thousand, and more slowly.
+    """
+    rewriter = Rewriter(change.scan, change.statement_id, change.assigned)
+    everywhere = change.condition is None and change.choose is None
+    if (
+        everywhere
+        or times_read(change.scan, _read(change)) == 1
+        or change.scan.state.metadata.sort_order().fields
+        or not all(c.live.size <= 2 * _TASK_BYTES and rewriter.can_stay(c) for c in files)
+    ):
+        return None
+    with larger_splits(change.scan, _read(change)):
+        return rewriter.new_versions(rows, files, tasks)
 
 
 def _rewrite_known(change: RowChange, hits: Hits) -> Rewritten:

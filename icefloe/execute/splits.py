@@ -28,7 +28,7 @@ def larger_splits(scan: Scan, read: Collection[str]) -> Iterator[None]:
     A session that has a setting of its own keeps it. Spark cuts files finely enough to keep every
     core busy in any case.
     """
-    times = _times(scan, read)
+    times = times_read(scan, read)
     if times == 1 or scan.spark.conf.get(_SETTING) != _AS_SPARK_TELLS_IT:
         yield
         return
@@ -45,8 +45,8 @@ def columns_in(scan: Scan, expressions: Iterable[Column | None]) -> list[str]:
     return [name for name in names if name.lower() in text]
 
 
-def _times(scan: Scan, read: Collection[str]) -> int:
-    """How many times what is read would fit into all columns of the files."""
+def times_read(scan: Scan, read: Collection[str]) -> int:
+    """How many times what is read would fit into all columns of the files; 1 for small tables."""
     files = [candidate.live for candidate in scan.candidates]
     schema = scan.state.schema
     if len(read) == len(schema.fields) or sum(file.size for file in files) <= 2 * _DEFAULT:

@@ -7,6 +7,7 @@ and its updated rows given their new values in place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
@@ -60,7 +61,7 @@ def rewrite_files(
     """A `mapInArrow` task: rewrite each file that has changes, tell what became of it."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for file, changes in _by_file(batches, plan.file_column):
+        for file, changes in rows_by_file(batches, plan.file_column):
             assert file is not None  # noqa: S101 - every change is of a row of some file
             rows = pa.Table.from_batches(list(changes))
             yield as_batch([{"rewrite": rewrite_file(plan, file, rows)}])
@@ -79,7 +80,7 @@ def rewrite_and_add(
     add = write_rows(plan.layout, columns, changes)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for file, some in _by_file(batches, plan.file_column):
+        for file, some in rows_by_file(batches, plan.file_column):
             if file is None:
                 yield from add(some)
             else:
@@ -134,10 +135,7 @@ def rewrite_file(plan: RewritePlan, key: FileKey, changes: pa.Table) -> dict[str
         location=target.folder,
         folder=f"{plan.layout.folder}{target.folder[len(plan.layout.location) :]}",
     )
-    filesystem = plan.layout.filesystem
-    with filesystem.open_input_file(target.path) as source:
-        near = isinstance(filesystem, pafs.LocalFileSystem)
-        file = OldFile.open(target.path, source, layout.schema, near=near)
+    with open_old_file(plan, key) as file:
         files: list[dict[str, object]] = []
         whole: str | None = None
         if edits.rows_left(0, file.rows):
@@ -154,6 +152,15 @@ def rewrite_file(plan: RewritePlan, key: FileKey, changes: pa.Table) -> dict[str
         "deleted": deleted,
         "copied": file.rows - len(edits.gone) - len(edits.positions),
     }
+
+
+@contextmanager
+def open_old_file(plan: RewritePlan, key: FileKey) -> Iterator[OldFile]:
+    """One of the files, its footer read."""
+    filesystem, path = plan.layout.filesystem, plan.files[key].path
+    with filesystem.open_input_file(path) as source:
+        near = isinstance(filesystem, pafs.LocalFileSystem)
+        yield OldFile.open(path, source, plan.layout.schema, near=near)
 
 
 def _written(
@@ -197,7 +204,7 @@ def _edits(plan: RewritePlan, target: FileToRewrite, changes: pa.Table) -> Edits
     )
 
 
-def _by_file(
+def rows_by_file(
     batches: Iterator[pa.RecordBatch], file_column: str
 ) -> Iterator[tuple[FileKey | None, Iterator[pa.RecordBatch]]]:
     """The rows of one file at a time, as batches; None for rows without a file."""

@@ -53,7 +53,7 @@ def run(table, what, mode):
         ("delete", "auto", True),
         ("delete by all", "merge-on-read", False),
         ("delete by a star", "merge-on-read", False),
-        ("update", "merge-on-read", False),
+        ("update", "merge-on-read", True),
         ("update", "copy-on-write", True),
         ("upsert", "merge-on-read", False),  # its tasks that read have no Python worker
         ("upsert", "copy-on-write", False),

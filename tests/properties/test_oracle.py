@@ -11,11 +11,24 @@ import random
 import pytest
 from random_programs import LAYOUTS, MODES, SCHEMA, Maker, comparable, oracle_of, seeds
 
+from icefloe.execute import row_changes
+
 
 @pytest.mark.parametrize("seed", seeds(12, 200))
 def test_a_random_program_equals_duckdb(lake, seed):
+    run_program(lake, seed, LAYOUTS, MODES)
+
+
+@pytest.mark.parametrize("seed", seeds(4, 60))
+def test_a_random_program_whose_updates_tasks_make_equals_duckdb(lake, seed, monkeypatch):
+    """As in large tables, of which tasks read the columns without new values themselves."""
+    monkeypatch.setattr(row_changes, "times_read", lambda *_: 2)
+    run_program(lake, seed, [()], ["merge-on-read", "auto"])
+
+
+def run_program(lake, seed, layouts, modes):
     maker = Maker(random.Random(seed))
-    layout = maker.random.choice(LAYOUTS)
+    layout = maker.random.choice(layouts)
     table = lake.create_table("t", SCHEMA, partition_by=layout)
     oracle = oracle_of(SCHEMA)
     program: list[str] = [f"partition by {layout}"]
@@ -33,10 +46,10 @@ def test_a_random_program_equals_duckdb(lake, seed):
     add(maker.random.randint(5, 40))
     add(maker.random.randint(1, 20))
     for _ in range(4):
-        mode = maker.random.choice(MODES)
+        mode = maker.random.choice(modes)
         condition = maker.condition()
         if maker.random.random() < 0.15:
-            table.evolve_partitions(maker.random.choice(LAYOUTS))
+            table.evolve_partitions(maker.random.choice(layouts))
             program.append(f"evolve to {table.iceberg.spec()}")
         if maker.random.random() < 0.2:
             add(5)
