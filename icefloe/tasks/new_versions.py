@@ -1,7 +1,7 @@
 """New versions of updated rows, made inside a Spark task where the old ones lie.
 
-Changes arrive sorted by file and position, with the new values alone. The other columns are read here,
-of the row groups that have changes, and never pass the JVM.
+Changes arrive sorted by file and position, with the new values alone. The other columns are read
+here, of the row groups that have changes, and never pass the JVM.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _within(positions: Positions, start: int, rows: int) -> range:
 
 
 def _assembled(plan: RewritePlan, old: pa.Table, new: pa.Table) -> pa.Table:
-    """Rows of the table's columns: those with new values from one table, the others from another."""
+    """Rows of the table: columns with new values from one table, the others from another."""
     return pa.table(
         [
             fitted(new.column(plan.assigned[field.name]), field.type)

@@ -66,6 +66,14 @@ def by_id(table):
     return {row[0]: row[1:] for row in rows(table)}
 
 
+def path_of(live):
+    return Path(live.path.removeprefix("file://"))
+
+
+def holds(path, key):
+    return key in pq.read_table(path, columns=["id"]).column("id").to_pylist()
+
+
 @pytest.mark.parametrize("deleted_before", [False, True])
 @pytest.mark.parametrize("mode", ["merge-on-read", "auto"])
 def test_u01_u09_t01_rows_are_those_that_spark_makes(table_of, made, mode, deleted_before):
@@ -90,9 +98,23 @@ def test_u01_u09_t01_rows_are_those_that_spark_makes(table_of, made, mode, delet
     assert len(found[0]) == (92 if deleted_before else 100)
 
 
-def test_u02_row_groups_without_changes_are_not_read(table, made, monkeypatch):
+def damage(path):
+    """Spoil the last column of the first row group; gives what the file was before."""
+    whole = path.read_bytes()
+    footer = pq.read_metadata(path)
+    chunk = footer.row_group(0).column(footer.num_columns - 1)
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    path.write_bytes(whole[:start] + b"\xff" * 8 + whole[start + 8 :])
+    return whole
+
+
+def test_u02_row_groups_without_changes_are_not_read(table, made):
+    (victim,) = [path_of(f) for f in data_files(table) if holds(path_of(f), 20)]
+    whole = damage(victim)
+
     result = table.update().set("n", "-1").where("id BETWEEN 20 AND 24").execute()
 
+    victim.write_bytes(whole)
     assert made == [True]
     assert result.rows_updated == 5
     assert {i for i, row in by_id(table).items() if row[0] == -1} == {20, 21, 22, 23, 24}
@@ -189,12 +211,8 @@ def test_u_null_in_a_required_column_changes_nothing(table_of, made):
 
 
 def test_a_damaged_file_is_named_and_nothing_is_changed(table, made):
-    victim = Path(data_files(table)[0].path.removeprefix("file://"))
-    whole = victim.read_bytes()
-    footer = pq.read_metadata(victim)
-    chunk = footer.row_group(0).column(footer.num_columns - 1)
-    start = chunk.dictionary_page_offset or chunk.data_page_offset
-    victim.write_bytes(whole[:start] + b"\xff" * 8 + whole[start + 8 :])
+    victim = path_of(data_files(table)[0])
+    whole = damage(victim)
 
     with pytest.raises(StorageError, match=victim.name):
         table.update().set("n", "1").where("id % 2 = 1").execute()
