@@ -36,6 +36,7 @@ from icefloe.settings import RetryPolicy
 from icefloe.statements import RowStatement
 from icefloe.tasks import old_file
 from icefloe.tasks.edits import Edits
+from icefloe.tasks.new_versions import write_new_versions
 from icefloe.tasks.positions import ChangeColumns, PositionCollector, pack, unpack
 from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_file
 from icefloe.tasks.write import FileLayout, write_rows
@@ -234,7 +235,10 @@ def test_t17_t19_a_file_is_rewritten_in_batches(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Edits, "apply", watched)
     file = FileToRewrite(
-        str(tmp_path / "in.parquet"), target.location, pack(np.array([1, 99], dtype=np.int64))
+        pafs.LocalFileSystem(),
+        str(tmp_path / "in.parquet"),
+        target.location,
+        pack(np.array([1, 99], dtype=np.int64)),
     )
     plan = RewritePlan(target, {"u": file}, "f", "p")
     changes = pa.table({"f": ["u"] * 3, "p": [0, 30, 60]})
@@ -249,6 +253,40 @@ def test_t17_t19_a_file_is_rewritten_in_batches(tmp_path, monkeypatch):
         for value in pq.read_table(written["path"].removeprefix("file://"))["id"].to_pylist()
     ]
     assert kept == [i for i in range(100) if i not in (0, 1, 30, 60, 99)]
+
+
+def test_t17_new_versions_are_made_batch_by_batch_of_a_file_elsewhere(tmp_path, monkeypatch):
+    """Changes come in batches, and so do the rows; the old file has a file system of its own."""
+    monkeypatch.setattr(old_file, "_BATCH_ROWS", 10)
+    fields = [
+        pa.field(name, pa.int64(), metadata={"PARQUET:field_id": str(number)})
+        for number, name in enumerate(("id", "n"), 1)
+    ]
+    target = layout(tmp_path / "out", schema=pa.schema(fields), row_group_rows=25)
+    numbers = list(range(100))
+    pq.write_table(
+        pa.table([numbers, [None] * 100], schema=target.schema),
+        tmp_path / "in.parquet",
+        row_group_size=30,
+    )
+    elsewhere = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    file = FileToRewrite(elsewhere, "in.parquet", target.location)
+    plan = RewritePlan(target, {"u": file}, "f", "p", {"n": "v"})
+    chosen = [0, 9, 10, 31, 32, 33, 59, 60, 61, 75, 99]
+    batches = [
+        pa.record_batch({"f": ["u"] * len(some), "p": some, "v": [-p for p in some]})
+        for some in (chosen[:4], chosen[4:5], [], chosen[5:])
+    ]
+
+    results = told(write_new_versions(plan)(iter(batches)))
+
+    (written,) = [r["file"] for r in results if "file" in r]
+    (positions,) = [unpack(r["positions"][1]) for r in results if "positions" in r]
+    assert positions.tolist() == chosen
+    assert pq.read_table(written["path"].removeprefix("file://")).to_pydict() == {
+        "id": chosen,
+        "n": [-p for p in chosen],
+    }
 
 
 @pytest.mark.parametrize(("files", "most"), [(1, 200), (9, 200), (64, 200), (9, 4), (65, 200)])

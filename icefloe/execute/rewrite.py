@@ -95,7 +95,7 @@ class Rewriter:
     def new_versions(
         self, changed: DataFrame, files: Sequence[Candidate], tasks: int
     ) -> WrittenRows | None:
-        """Write new versions of the rows alone, at most a file for each task, in one job.
+        """Write new versions of the rows alone, in so many tasks at most, in one job.
 
         None where the columns of a file cannot be carried over. What was written is removed again:
         values may come out otherwise when they are made anew, and must be those of all rows.
@@ -108,7 +108,8 @@ class Rewriter:
         if not declined:
             return written
         for key, reason in declined:
-            log.info("Rows of %s pass through Spark: %s", self.scan.keys.files[key].path, reason)
+            path = self.scan.keys.files[key].path
+            log.info("All updated rows pass through Spark: %s (%s)", reason, path)
         delete_each(state.io, [file.file_path for file in written.files])
         return None
 
@@ -193,8 +194,10 @@ class Rewriter:
 
     def _to_rewrite(self, candidate: Candidate) -> FileToRewrite:
         deleted = self.scan.deleted.get(candidate.path)
+        place = locate(self.scan.state.io, candidate.path)
         return FileToRewrite(
-            path=locate(self.scan.state.io, candidate.path).path,
+            filesystem=place.filesystem,
+            path=place.path,
             folder=rewritten_folder(self.scan.state, candidate.live),
             deleted=pack(as_array(deleted)) if deleted else None,
         )

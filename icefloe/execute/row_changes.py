@@ -171,16 +171,17 @@ def _write_where_they_lie(
 
     Spark's reader decodes every column of a wide file for one row of a thousand, and more slowly.
     """
+    scan, read = change.scan.over(files), _read(change)
     rewriter = Rewriter(change.scan, change.statement_id, change.assigned)
-    everywhere = change.condition is None and change.choose is None
     if (
-        everywhere
-        or times_read(change.scan, _read(change)) == 1
-        or change.scan.state.metadata.sort_order().fields
+        change.condition is None
+        or times_read(scan, read) == 1
+        or scan.state.metadata.sort_order().fields
         or not all(c.live.size <= 2 * _TASK_BYTES and rewriter.can_stay(c) for c in files)
+        or scan.may_be_declined
     ):
         return None
-    with larger_splits(change.scan, _read(change)):
+    with larger_splits(scan, read):
         return rewriter.new_versions(rows, files, tasks)
 
 

@@ -6,14 +6,15 @@ here, of the row groups that have changes, and never pass the JVM.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from icefloe.tasks.arrays import fitted
 from icefloe.tasks.old_file import OldFile
-from icefloe.tasks.positions import ChangeCollector, ChangeColumns, Positions
+from icefloe.tasks.positions import ChangeCollector, ChangeColumns
 from icefloe.tasks.results import as_batch
 from icefloe.tasks.rewrite import RewritePlan, open_old_file, rows_by_file
 from icefloe.tasks.write import DataFileWriter
@@ -32,16 +33,17 @@ def write_new_versions(
         writer = DataFileWriter(plan.layout)
         declined: list[dict[str, object]] = []
         try:
-            for key, some in rows_by_file(batches, plan.file_column):
+            for key, changes in rows_by_file(batches, plan.file_column):
                 assert key is not None  # noqa: S101 - every change is of a row of some file
-                changes = pa.Table.from_batches(list(some))
-                seen.add(changes)
                 with open_old_file(plan, key) as file:
                     if reason := file.cannot_carry():
                         declined.append({"declined": (key, reason)})
                         continue
-                    for rows in _new_versions(plan, file, changes):
-                        writer.write(rows)
+                    old = _OldRows(file, _kept(plan))
+                    for batch in changes:
+                        seen.add(batch)
+                        for rows in _new_versions(plan, old, pa.Table.from_batches([batch])):
+                            writer.write(rows)
             writer.close()
         except BaseException:
             writer.abandon()
@@ -52,26 +54,49 @@ def write_new_versions(
     return task
 
 
-def _new_versions(plan: RewritePlan, file: OldFile, changes: pa.Table) -> Iterator[pa.Table]:
-    """The changed rows of one file as they are to be."""
-    kept = [name for name in plan.layout.schema.names if name not in plan.assigned]
-    if not kept:
+class _OldRows:
+    """Some columns of a file's rows, asked for by rising position.
+
+    One batch is held at a time, and row groups that nothing is asked of are not read.
+    """
+
+    def __init__(self, file: OldFile, columns: Sequence[str]) -> None:
+        self._file = file
+        self._columns = columns
+        self._starts = [start for start, _ in file.groups]
+        self._group = -1
+        self._batches: Iterator[tuple[int, pa.Table]] = iter(())
+        self._batch = (0, pa.table({}))
+
+    def batch_with(self, position: int) -> tuple[int, pa.Table]:
+        """The rows around a position, and the position of the first of them."""
+        group = bisect_right(self._starts, position) - 1
+        if group != self._group:
+            self._group, self._batches = group, self._file.group(group, self._columns)
+            self._batch = next(self._batches)
+        while self._batch[0] + self._batch[1].num_rows <= position:
+            self._batch = next(self._batches)
+        return self._batch
+
+
+def _kept(plan: RewritePlan) -> list[str]:
+    """The columns without new values."""
+    return [name for name in plan.layout.schema.names if name not in plan.assigned]
+
+
+def _new_versions(plan: RewritePlan, old: _OldRows, changes: pa.Table) -> Iterator[pa.Table]:
+    """Changed rows of one file as they are to be."""
+    if not _kept(plan):
         yield _assembled(plan, pa.table({}), changes)
         return
     positions = changes.column(plan.pos_column).to_numpy()
-    for number, (first, rows) in enumerate(file.groups):
-        if not _within(positions, first, rows):
-            continue
-        for start, old in file.group(number, kept):
-            here = _within(positions, start, old.num_rows)
-            chosen = old.take(pa.array(positions[here.start : here.stop] - start))
-            yield _assembled(plan, chosen, changes.slice(here.start, len(here)))
-
-
-def _within(positions: Positions, start: int, rows: int) -> range:
-    """The places of the positions among `rows` rows from `start`."""
-    low, high = np.searchsorted(positions, [start, start + rows])
-    return range(int(low), int(high))
+    done = 0
+    while done < len(positions):
+        start, rows = old.batch_with(int(positions[done]))
+        end = int(np.searchsorted(positions, start + rows.num_rows))
+        chosen = rows.take(pa.array(positions[done:end] - start))
+        yield _assembled(plan, chosen, changes.slice(done, end - done))
+        done = end
 
 
 def _assembled(plan: RewritePlan, old: pa.Table, new: pa.Table) -> pa.Table:

@@ -48,8 +48,7 @@ class PositionCollector:
         indices = encoded.indices.to_numpy(zero_copy_only=False)
         values = positions.to_numpy(zero_copy_only=False)
         for number, file in enumerate(encoded.dictionary.to_pylist()):
-            chosen = values if len(encoded.dictionary) == 1 else values[indices == number]
-            self._chunks[file].append(chosen)
+            self._chunks[file].append(values[indices == number])  # a copy: the batch may go
 
     def packed(self) -> dict[FileKey, bytes]:
         """Every file's positions, sorted and packed."""

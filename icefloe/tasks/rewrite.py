@@ -37,6 +37,7 @@ from icefloe.tasks.write import DataFileWriter, FileLayout, write_rows
 class FileToRewrite:
     """A file that may be rewritten: where it is, and its rows already deleted."""
 
+    filesystem: pafs.FileSystem
     path: str  # as the file system spells it
     folder: str  # where the new file goes, as Iceberg spells it: below that of the layout
     deleted: bytes | None = None
@@ -157,10 +158,10 @@ def rewrite_file(plan: RewritePlan, key: FileKey, changes: pa.Table) -> dict[str
 @contextmanager
 def open_old_file(plan: RewritePlan, key: FileKey) -> Iterator[OldFile]:
     """One of the files, its footer read."""
-    filesystem, path = plan.layout.filesystem, plan.files[key].path
-    with filesystem.open_input_file(path) as source:
-        near = isinstance(filesystem, pafs.LocalFileSystem)
-        yield OldFile.open(path, source, plan.layout.schema, near=near)
+    old = plan.files[key]
+    with old.filesystem.open_input_file(old.path) as source:
+        near = isinstance(old.filesystem, pafs.LocalFileSystem)
+        yield OldFile.open(old.path, source, plan.layout.schema, near=near)
 
 
 def _written(

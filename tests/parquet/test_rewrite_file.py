@@ -52,6 +52,7 @@ from icefloe.tasks.results import NullInRequiredError
 from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_file, rewrite_files
 from icefloe.tasks.write import DataFileWriter, FileLayout
 
+LOCAL = pafs.LocalFileSystem()
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=True),
     NestedField(2, "n", IntegerType()),
@@ -99,7 +100,7 @@ def some_rows(count: int, seed: int) -> list[dict[str, Any]]:
 def layout_of(folder: Path, schema: Schema, group_rows: int = 20) -> FileLayout:
     return FileLayout(
         schema=schema_to_pyarrow(schema),
-        filesystem=pafs.LocalFileSystem(),
+        filesystem=LOCAL,
         folder=str(folder),
         location=f"file://{folder}",
         statement_id="statement",
@@ -153,7 +154,7 @@ def rewritten(
     gone = pack(np.array(deleted, dtype=np.int64)) if deleted else None
     plan = RewritePlan(
         layout=layout_of(folder, schema),
-        files={"uri": FileToRewrite(path, f"file://{folder}", gone)},
+        files={"uri": FileToRewrite(LOCAL, path, f"file://{folder}", gone)},
         file_column="file",
         pos_column="pos",
         assigned=assigned,
@@ -519,7 +520,9 @@ def test_files_with_timestamps_of_96_bits_go_through_spark(tmp_path):
     changes = changes_at([3], v=pa.array([7], pa.int32()))
     plan = RewritePlan(
         layout=layout_of(tmp_path, dated),
-        files={"uri": FileToRewrite(old.file_path.removeprefix("file://"), f"file://{tmp_path}")},
+        files={
+            "uri": FileToRewrite(LOCAL, old.file_path.removeprefix("file://"), f"file://{tmp_path}")
+        },
         file_column="file",
         pos_column="pos",
         assigned={"n": "v"},
@@ -553,7 +556,7 @@ def test_a_new_file_goes_where_the_plan_says(tmp_path):
     path, data = plain_file(tmp_path), tmp_path / "data"
     plan = RewritePlan(
         layout=layout_of(data, PLAIN),
-        files={"uri": FileToRewrite(str(path), f"file://{data}/n=1")},
+        files={"uri": FileToRewrite(LOCAL, str(path), f"file://{data}/n=1")},
         file_column="file",
         pos_column="pos",
     )
@@ -570,7 +573,9 @@ def test_workers_need_nothing_of_ours(tmp_path):
     old = first_file(tmp_path, some_rows(100, 6))
     plan = RewritePlan(
         layout=layout_of(tmp_path, SCHEMA),
-        files={"uri": FileToRewrite(old.file_path.removeprefix("file://"), f"file://{tmp_path}")},
+        files={
+            "uri": FileToRewrite(LOCAL, old.file_path.removeprefix("file://"), f"file://{tmp_path}")
+        },
         file_column="file",
         pos_column="pos",
     )
