@@ -23,7 +23,7 @@ def problems(path: str, buffer: pa.Buffer) -> list[str]:
     Raises what reading the file raises when it cannot be read at all.
     """
     file = open_buffer(path, buffer)
-    found = [*_places(file), *_groups(file)]
+    found = [*_places(file), *_groups(file), *_indexed_in_part(file)]
     reader = pq.ParquetFile(pa.BufferReader(buffer), page_checksum_verification=True)
     for number in range(reader.metadata.num_row_groups):
         group = reader.metadata.row_group(number)
@@ -69,6 +69,14 @@ def _places(file: ParquetBytes) -> Iterator[str]:
     for (_, end, one), (start, _, other) in pairwise(ranges):
         if end > start:
             yield f"{one} and {other} overlap"
+
+
+def _indexed_in_part(file: ParquetBytes) -> Iterator[str]:
+    """Page indexes of some chunks only, with which some readers refuse the file."""
+    chunks = [chunk for group in file.groups for chunk in items(group, Group.COLUMNS)]
+    indexed = sum(Chunk.OFFSET_INDEX in chunk for chunk in chunks)
+    if indexed not in (0, len(chunks)):
+        yield f"{indexed} of {len(chunks)} column chunks have an offset index"
 
 
 def _groups(file: ParquetBytes) -> Iterator[str]:

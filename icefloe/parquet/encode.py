@@ -44,14 +44,14 @@ def options_like(
     """Options that encode columns as the file's chunks are.
 
     `columns` are the columns to write, each with the file's column it is to be like; those without
-    one are encoded as `options` say.
+    one are encoded as `options` say. Page indexes are written for all where the file has some.
     """
     chunks = next((items(g, Group.COLUMNS) for g in file.groups if group_rows(g)), [])
     codecs: dict[str, object] = {}
     levels: dict[str, object] = {}
     dictionary: list[str] = []
     encodings: dict[str, str] = {}
-    version, indexed = "1.0", False
+    version = "1.0"
     wanted = str(options.get("compression", "snappy")).upper()
     for column, like in columns:
         for number, path in enumerate(column.paths):
@@ -67,13 +67,12 @@ def options_like(
             elif encoding:
                 encodings[dotted] = encoding
             version = "2.0" if _has_new_pages(meta) else version
-            indexed = indexed or (chunk is not None and Chunk.OFFSET_INDEX in chunk)
     like_file: dict[str, object] = {
         **options,
         "compression": codecs,
         "use_dictionary": dictionary or False,
         "data_page_version": version,
-        "write_page_index": indexed,
+        "write_page_index": any(Chunk.OFFSET_INDEX in chunk for chunk in chunks),
     }
     like_file.pop("compression_level", None)
     if levels:

@@ -46,7 +46,7 @@ class IndexReader:
     def moved(self, chunk: Struct, delta: int) -> Indexes:
         """The indexes of a chunk whose bytes are to lie `delta` bytes further on.
 
-        Readers do without them, so that a chunk whose indexes cannot be read has none from now on.
+        None where they cannot be read: readers do without them.
         """
         try:
             offsets = self._take(chunk, Chunk.OFFSET_INDEX)

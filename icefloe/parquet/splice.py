@@ -1,7 +1,8 @@
 """Put column chunks of several Parquet files together as one file, as the bytes they are.
 
 Row groups are written one after the other, so that the target may be a stream. Bloom filters follow
-their row group, page indexes come before the footer; both are carried with their chunks.
+their row group, page indexes come before the footer; both are carried with their chunks. A file has
+page indexes of all its chunks or of none: some readers refuse it otherwise.
 """
 
 from __future__ import annotations
@@ -105,13 +106,16 @@ class Splicer:
     def finish(self, footer: Struct) -> Struct:
         """Write the page indexes and the footer, which is `footer` with these row groups."""
         chunks = [chunk for group in self._groups for chunk in items(group, Group.COLUMNS)]
+        indexes = self._indexes
+        if any(found.offsets is None for found in indexes):
+            indexes = [Indexes(found.path) for found in indexes]
         chunks = [
             changed(chunk, self._index(found.columns, Chunk.COLUMN_INDEX, found.path))
-            for chunk, found in zip(chunks, self._indexes, strict=True)
+            for chunk, found in zip(chunks, indexes, strict=True)
         ]
         chunks = [
             changed(chunk, self._index(found.offsets, Chunk.OFFSET_INDEX, found.path))
-            for chunk, found in zip(chunks, self._indexes, strict=True)
+            for chunk, found in zip(chunks, indexes, strict=True)
         ]
         width = len(self._paths)
         groups = [

@@ -15,6 +15,7 @@ from icefloe.parquet.footer import FAR, NEAR, DamagedFileError, ParquetBytes, op
 
 _BATCH_ROWS = 65_536
 _FIELD_ID = b"PARQUET:field_id"
+_OLD_CALENDAR = b"org.apache.spark.legacyDateTime"
 _LARGE_LIST = pa.large_list(pa.null()).id
 _LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
@@ -100,6 +101,8 @@ class OldFile:
             return "the file has none of the table's columns"
         if self._has_int96():
             return "the file has timestamps of 96 bits, which PyArrow does not read in full"
+        if _OLD_CALENDAR in (self.parquet.metadata.metadata or {}):
+            return "the file may have old dates in a calendar that only Spark knows"
         for wanted in self.wanted:
             have = by_id.get(field_id(wanted))
             if have is None and not wanted.nullable:

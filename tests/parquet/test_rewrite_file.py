@@ -512,23 +512,36 @@ def test_a_bloom_filter_outside_the_file_is_left_out(tmp_path):
     assert read(new) != "[]"
 
 
-def test_files_with_timestamps_of_96_bits_go_through_spark(tmp_path):
-    """PyArrow reads them as nanoseconds, and wraps those before 1677 and after 2262."""
-    dated = Schema(*PLAIN.fields, NestedField(4, "t", TimestampType()))
-    path = plain_file(tmp_path, dated, use_deprecated_int96_timestamps=True)
-    old = DataFile.from_args(_table_format_version=3, file_path=f"file://{path}", **UNKNOWN)
-    changes = changes_at([3], v=pa.array([7], pa.int32()))
+def why_declined(path: Path, schema: Schema) -> str:
+    """Why a task does not rewrite a file of which a row gets a new value."""
     plan = RewritePlan(
-        layout=layout_of(tmp_path, dated),
-        files={
-            "uri": FileToRewrite(LOCAL, old.file_path.removeprefix("file://"), f"file://{tmp_path}")
-        },
+        layout=layout_of(path.parent, schema),
+        files={"uri": FileToRewrite(LOCAL, str(path), f"file://{path.parent}")},
         file_column="file",
         pos_column="pos",
         assigned={"n": "v"},
     )
-    assert "timestamps of 96 bits" in str(rewrite_file(plan, "uri", changes)["declined"])
+    result = rewrite_file(plan, "uri", changes_at([3], v=pa.array([7], pa.int32())))
+    return str(result["declined"])
+
+
+def test_files_with_timestamps_of_96_bits_go_through_spark(tmp_path):
+    """PyArrow reads them as nanoseconds, and wraps those before 1677 and after 2262."""
+    dated = Schema(*PLAIN.fields, NestedField(4, "t", TimestampType()))
+    path = plain_file(tmp_path, dated, use_deprecated_int96_timestamps=True)
+    assert "timestamps of 96 bits" in why_declined(path, dated)
     assert updated(path, PLAIN)[1]["whole"] is None  # the table has dropped the column
+
+
+def test_files_with_dates_of_the_old_calendar_go_through_spark(tmp_path):
+    """Spark shifts the old dates of files with this entry when it reads them, nobody else does."""
+    path = plain_file(tmp_path)
+    entry = {1: (Kind.BINARY, b"org.apache.spark.legacyDateTime"), 2: (Kind.BINARY, b"")}
+    footer = changed(
+        opened(path).footer, {File.KEY_VALUES: (Kind.LIST, Items(Kind.STRUCT, [entry]))}
+    )
+    with_footer(path, footer)
+    assert "a calendar that only Spark knows" in why_declined(path, PLAIN)
 
 
 def test_a_value_that_does_not_fit_the_table_is_told_with_the_path(tmp_path):

@@ -174,6 +174,24 @@ def test_page_indexes_move_with_their_chunks():
     assert all(chunk.has_offset_index and chunk.has_column_index for chunk in chunks)
 
 
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("column", ["added", "promoted"])
+def test_columns_that_are_encoded_anew_have_page_indexes_if_the_others_do(column, indexed):
+    """arrow-rs does not open a file that has offset indexes of some chunks only."""
+    narrow = NUMBERS.set_column(1, "n", NUMBERS["n"].cast(pa.int32()))
+    old = narrow if column == "promoted" else NUMBERS.drop_columns("n")
+    source = source_of(old, write_page_index=indexed)
+    names = {name: name for name in old.column_names}
+    changes = [GroupChange(100), GroupChange(100, frozenset({"s"})), GroupChange(100)]
+    data, surgery = spliced_of(source, NUMBERS.schema, changes, NUMBERS, names)
+    assert problems("new", data) == []
+    assert pq.read_table(pa.BufferReader(data)).equals(NUMBERS)
+    assert surgery.kept(changes)[0] == {"id", "s"}
+    footer = pq.read_metadata(pa.BufferReader(data))
+    chunks = [footer.row_group(g).column(c) for g in range(3) for c in range(3)]
+    assert {chunk.has_offset_index for chunk in chunks} == {indexed}
+
+
 def test_bloom_filters_move_with_their_chunks(tmp_path):
     """DuckDB writes them, and skips row groups by them."""
     path, new = tmp_path / "old.parquet", tmp_path / "new.parquet"
@@ -309,7 +327,7 @@ def test_old_files_with_wrong_chunk_lengths_are_not_copied(writer, wrong):
 
 
 @pytest.mark.parametrize("damage", ["its bytes", "its place", "the pages it tells"])
-def test_a_chunk_whose_page_index_is_damaged_has_none_afterwards(damage):
+def test_a_file_with_a_damaged_page_index_has_none_afterwards(damage):
     file = source_of(NUMBERS, write_page_index=True)
     data = bytearray(file.read(0, file.size))
     chunks = items(file.groups[0], Group.COLUMNS)
@@ -324,11 +342,8 @@ def test_a_chunk_whose_page_index_is_damaged_has_none_afterwards(damage):
     new, _ = spliced_of(damaged, NUMBERS.schema, [GroupChange(100)] * 3, NUMBERS)
     assert problems("new", new) == []
     found = pq.read_metadata(pa.BufferReader(new))
-    assert [
-        [found.row_group(group).column(leaf).has_offset_index for leaf in range(3)]
-        for group in range(2)
-    ] == [[False, True, True], [True, True, True]]
-    assert not found.row_group(0).column(0).has_column_index
+    kept = [found.row_group(group).column(leaf) for group in range(3) for leaf in range(3)]
+    assert not any(chunk.has_offset_index or chunk.has_column_index for chunk in kept)
 
 
 @pytest.mark.parametrize(
