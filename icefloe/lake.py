@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -223,7 +224,7 @@ class Lake:
             self.spark,
             self._catalog,
             read_state,
-            lambda text, state: resolve_tables(text, lambda name: names.rows(name, state)),
+            lambda text, state: resolve_tables(text, replace(names, reading=state).rows),
         )
 
     def _tables_beside(self, full: str) -> list[str]:

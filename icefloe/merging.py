@@ -61,7 +61,7 @@ def run_merge(statement: MergeStatement, context: Context) -> DmlResult:
                 context,
                 state,
                 outcome.rows.changes,
-                _guard(planned),
+                _guard(planned, statement),
                 statement.options,
                 lambda _gone: result,
                 _spark_summary(planned.bound, result),
@@ -135,9 +135,10 @@ def _spark_summary(bound: BoundMerge, result: DmlResult) -> dict[str, str]:
     return {f"spark.merge-into.num-target-rows-{k}": str(v) for k, v in counts.items()}
 
 
-def _guard(planned: _Planned) -> Guard:
-    """Rows added meanwhile matter when a source row may match them, or a clause may see them."""
+def _guard(planned: _Planned, statement: MergeStatement) -> Guard:
+    """Rows added meanwhile matter when a source row may match them, or they may be read besides."""
     matcher = planned.files.matcher
-    if planned.bound.has_subquery:
+    reads_other_rows = planned.bound.has_subquery or statement.source_reads_target
+    if reads_other_rows:
         matcher = FileMatcher(UNKNOWN, planned.state.schema, planned.state.metadata.specs())
-    return Guard(planned.plan.isolation, matcher, planned.bound.has_subquery)
+    return Guard(planned.plan.isolation, matcher, reads_other_rows)

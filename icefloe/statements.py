@@ -114,6 +114,7 @@ class MergeStatement:
     clauses: tuple[MergeClause, ...] = ()
     evolves_schema: bool = False
     options: MergeOptions = MergeOptions()
+    source_reads_target: bool = False  # by name, in SQL; of frames it is not known
 
     @property
     def uses_columns(self) -> bool:

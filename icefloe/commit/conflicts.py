@@ -7,7 +7,7 @@ writers that touch different files, rows or partitions never block each other.
 2. A file whose rows the statement deletes was removed meanwhile: the deletes would point nowhere.
 3. Rows that the statement carried forward were deleted meanwhile: they would come back.
 4. Serializable only: a file added meanwhile may hold rows the statement would have changed; with
-   a subquery, which reads other rows, so do rows that were removed.
+   a subquery or a source that reads other rows of the table, so do rows that were removed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Guard:
 
     isolation: Isolation
     matcher: Matcher | None  # None: the statement read no rows, nothing added can matter
-    reads_other_rows: bool = False  # a subquery: rows that went meanwhile matter too
+    reads_other_rows: bool = False  # a subquery or a source does: rows that went matter too
     # Compaction: the columns of rows written anew. A delete by another one could not find them.
     columns: frozenset[int] = frozenset()
 
@@ -70,7 +70,9 @@ def find_conflict(
     if guard.isolation is Isolation.SERIALIZABLE and guard.reads_other_rows:
         went = (*(delete.path for delete in window.added_deletes), *sorted(window.removed_data))
         if went:
-            return Conflict("another writer changed rows that this statement's subquery read", went)
+            return Conflict(
+                "another writer changed rows that this statement's subquery or source read", went
+            )
     return None
 
 

@@ -334,7 +334,7 @@ def _refuse_hidden_alias(alias: str, schema: T.StructType, owner: str) -> None:
 def _refuse_names(source: T.StructType) -> None:
     seen: set[str] = set()
     for field in source.fields:
-        if field.name.startswith(columns.PREFIX):
+        if field.name.lower().startswith(columns.PREFIX):
             raise StatementError(f"The source has a column {field.name!r}; rename it.")
         if field.name.lower() in seen:
             raise StatementError(f"The source has the column {field.name!r} twice.")

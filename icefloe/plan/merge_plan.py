@@ -117,6 +117,7 @@ def plan_merge(
             str(join),
             *files.reasons,
             *(("a subquery reads other rows",) if bound.has_subquery else ()),
+            *(("the source reads the table itself",) if statement.source_reads_target else ()),
         ),
         join=join.shape.value,
         clauses=tuple(map(str, statement.clauses)),

@@ -59,7 +59,7 @@ def _merged(
 
 
 def _new_field(field: sp.StructField, path: str, ids: Iterator[int]) -> ice.NestedField:
-    if field.name.startswith(columns.PREFIX):
+    if field.name.lower().startswith(columns.PREFIX):
         raise StatementError(f"Column names may not start with {columns.PREFIX!r}: {field.name!r}.")
     kind = from_spark_type(_nullable(field.dataType), f"{path}{field.name}", ids)
     return ice.NestedField(next(ids), field.name, kind, required=False)

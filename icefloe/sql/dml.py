@@ -27,7 +27,9 @@ from icefloe.statements import (
     WriteStatement,
 )
 from icefloe.subqueries import resolve_tables, views_dropped
-from icefloe.table_names import unqualified
+from icefloe.table_names import table_names, unqualified
+
+_ALL_OF = "SELECT * FROM "
 
 Ready: TypeAlias = RowStatement | MergeStatement
 
@@ -73,16 +75,22 @@ class _Target:
     whole: str
     table: syntax.Name
     alias: str | None
+    read_by_with: bool  # whether a WITH before the statement reads it too
 
     @classmethod
     def of(cls, parsed: syntax.WithDml, names: Names, whole: str) -> _Target:
+        """Read the table's state, once: wherever the statement names it, it sees these rows."""
         statement = parsed.statement
         alias = getattr(statement, "alias", None)
         full = full_name(statement.table)
-        names.lake.load(full)
+        state = replace(state_of(names.lake.load(full), full), called=alias)
+        names = replace(names, reading=state)
+        read_by_with = False
         if parsed.ctes is not None:
+            read_by_with = _names_target(f"{parsed.ctes.text.text} SELECT 1", names)
             names = replace(names, ctes=define_ctes(parsed.ctes, names, whole))
-        return cls(names, _context(full, alias, names), whole, statement.table, alias)
+        context = _context(state, names)
+        return cls(names, context, whole, statement.table, alias, read_by_with)
 
     def ready(self, statement: syntax.Update | syntax.Delete | syntax.Merge) -> Ready:
         match statement:
@@ -98,7 +106,8 @@ class _Target:
                 return self._merge(statement)
 
     def _merge(self, merge: syntax.Merge) -> MergeStatement:
-        source = run_query(merge.source, self.names, self.whole, "SELECT * FROM ")
+        source = run_query(merge.source, self.names, self.whole, _ALL_OF)
+        reads = self.read_by_with or _names_target(_ALL_OF + merge.source.text, self.names)
         clauses = tuple(
             MergeClause(
                 clause.when,
@@ -117,6 +126,7 @@ class _Target:
             merge.source_name[-1],
             clauses,
             merge.evolves_schema,
+            source_reads_target=reads,
         )
 
     def _assigned(
@@ -153,14 +163,14 @@ class _Target:
         return ".".join(name)
 
 
-def _context(full: str, alias: str | None, names: Names) -> Context:
-    """What the statement runs with: the table under its alias, names resolved our way."""
-    lake = names.lake
+def _names_target(query: str, names: Names) -> bool:
+    return any(map(names.is_target, table_names(query)))
 
-    def read_state(branch: str) -> TableState:
-        return replace(state_of(lake.load(full), full, branch), called=alias)
+
+def _context(state: TableState, names: Names) -> Context:
+    """What the statement runs with: the table as it was read, names resolved our way."""
 
     def resolve(text: str, state: TableState) -> str:
-        return resolve_tables(text, lambda name: names.rows(name, state))
+        return resolve_tables(text, replace(names, reading=state).rows)
 
-    return replace(lake.context(read_state), resolve=resolve)
+    return replace(names.lake.context(lambda _branch: state), resolve=resolve)

@@ -31,23 +31,27 @@ class Names:
     lake: Lake
     sources: Mapping[str, DataFrame] = field(default_factory=dict)  # names in lower case
     ctes: Mapping[str, DataFrame] = field(default_factory=dict)
+    reading: TableState | None = None  # how a statement sees the table that it changes
 
-    def rows(self, name: TableName, reading: TableState | None = None) -> DataFrame | None:
-        """The rows of a name; None where only Spark may know it.
-
-        The table that a statement changes is seen as the statement reads it: `reading`.
-        """
+    def rows(self, name: TableName) -> DataFrame | None:
+        """The rows of a name; None where only Spark may know it."""
         given = self._given(name, self.ctes)
         if given is not None:
             return given
         plain = all(map(_is_plain, name.parts))
         full = full_name(name.parts) if plain else ""
         if plain and self.lake.catalog.table_exists(full):
-            return self._table(name, full, reading)
+            return self._table(name, full)
         given = self._given(name, self.sources)
         if given is not None or not plain:
             return given
         return self._metadata(name)
+
+    def is_target(self, name: TableName) -> bool:
+        """Whether a name stands for the table that the statement changes, as it is now."""
+        if self.reading is None or name.travel is not None or not all(map(_is_plain, name.parts)):
+            return False
+        return self._given(name, self.ctes) is None and full_name(name.parts) == self.reading.name
 
     def _given(self, name: TableName, among: Mapping[str, DataFrame]) -> DataFrame | None:
         found = among.get(name.parts[0].lower()) if len(name.parts) == 1 else None
@@ -55,9 +59,9 @@ class Names:
             _refuse_travel(name, "a source has no history")
         return found
 
-    def _table(self, name: TableName, full: str, reading: TableState | None) -> DataFrame:
-        if reading is not None and full == reading.name and name.travel is None:
-            state = reading
+    def _table(self, name: TableName, full: str) -> DataFrame:
+        if self.reading is not None and self.is_target(name):
+            state = self.reading
         else:
             state = state_of(self.lake.load(full), full)
         context = self.lake.context(lambda _branch: state)

@@ -10,6 +10,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSn
 from tables import data_files, rows, snapshots
 
 from icefloe.errors import ConflictError
+from icefloe.sql import dml
 
 SCHEMA = "id BIGINT, region STRING, n INT"
 COW, MOR = "copy-on-write", "merge-on-read"
@@ -208,3 +209,65 @@ def test_m27_threads_that_upsert_the_same_keys_leave_one_row_each(table_of, mode
     assert {n for _, n in found} <= {11, 21}
     assert len({n for _, n in found}) == 1
     assert leftovers(table) == set()
+
+
+@pytest.mark.parametrize(
+    ("before", "source"),
+    [
+        ("", "(SELECT id, n + 1 AS n FROM {t})"),
+        ("WITH s AS (SELECT id, n + 1 AS n FROM {t}) ", "s"),
+    ],
+)
+def test_m25_a_source_that_names_the_table_reads_what_the_statement_changes(
+    lake, table_of, other, monkeypatch, mode, before, source
+):
+    """A commit between reading the source and the table is seen, or an update would be lost."""
+    table = table_of(SCHEMA, THREE, mode=mode)
+    theirs = other.table(table.name).update().set("n", "n + 10").where("id = 1")
+    run = dml.run
+
+    def late(statement, context):
+        monkeypatch.setattr(dml, "run", run)
+        theirs.execute()
+        return run(statement, context)
+
+    monkeypatch.setattr(dml, "run", late)
+    text = f"{before}MERGE INTO {{t}} AS t USING {source} AS s ON t.id = s.id ".format(t=table.name)
+    with pytest.raises(ConflictError):
+        lake.sql(text + "WHEN MATCHED THEN UPDATE SET n = s.n")
+    assert rows(table, "id", "n") == [(1, 10), (2, 0), (3, 0)]
+
+    lake.sql(text + "WHEN MATCHED THEN UPDATE SET n = s.n")
+    assert rows(table, "id", "n") == [(1, 11), (2, 1), (3, 1)]
+    assert leftovers(table) == set()
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
+def test_a_change_of_rows_that_a_source_read_is_a_conflict_under_serializable(
+    lake, table_of, other, before_commit, mode, isolation
+):
+    """Though the two statements change rows of different files."""
+    properties = {"write.merge.isolation-level": isolation}
+    table = table_of(SCHEMA, [row(1)], [row(2)], mode=mode, properties=properties)
+
+    def merge(key, of=""):
+        return (
+            f"MERGE INTO {table.name} AS t USING (SELECT {key} AS id, max(n) + 1 AS n "
+            f"FROM {table.name}{of}) AS s ON t.id = s.id WHEN MATCHED THEN UPDATE SET n = s.n"
+        )
+
+    before_commit(lambda: other.sql(merge(1)))
+    if isolation == "serializable":
+        with pytest.raises(ConflictError, match="subquery or source"):
+            lake.sql(merge(2))
+        assert rows(table, "id", "n") == [(1, 1), (2, 0)]
+    else:
+        lake.sql(merge(2))
+        assert rows(table, "id", "n") == [(1, 1), (2, 1)]
+
+    assert "the source reads the table itself" in lake.sql(f"EXPLAIN {merge(2)}").first().plan
+    then = f" VERSION AS OF {table.snapshot_id}"
+    assert (
+        "the source reads the table itself"
+        not in lake.sql(f"EXPLAIN {merge(2, then)}").first().plan
+    )
