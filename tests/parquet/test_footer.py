@@ -199,7 +199,7 @@ def test_the_check_finds_what_is_wrong():
     meta = (Kind.STRUCT, changed(value(first, Chunk.META), bloom))
     twice = (Kind.LIST, Items(Kind.STRUCT, [changed(first, {Chunk.META: meta}), *others]))
     assert "the Bloom filter of column 0" in str(problems("x", with_group(COLUMNS=twice)))
-    bare = changed(first, {Chunk.OFFSET_INDEX: None, Chunk.OFFSET_INDEX_LENGTH: None})
+    bare = changed(first, {Chunk.OFFSET_INDEX: None, Chunk.COLUMN_INDEX: None})
     some = (Kind.LIST, Items(Kind.STRUCT, [bare, *others]))
     assert "column chunks have an offset index" in str(problems("x", with_group(COLUMNS=some)))
     values = data.to_pybytes()
