@@ -258,7 +258,7 @@ def test_a_change_of_rows_that_a_source_read_is_a_conflict_under_serializable(
 
     before_commit(lambda: other.sql(merge(1)))
     if isolation == "serializable":
-        with pytest.raises(ConflictError, match="subquery or source"):
+        with pytest.raises(ConflictError, match="another writer added rows"):
             lake.sql(merge(2))
         assert rows(table, "id", "n") == [(1, 1), (2, 0)]
     else:
