@@ -94,7 +94,7 @@ bench: bench-peers  ## The statements that have goals, narrow and wide, against 
 FULL := --repetitions 4 --repetition-seconds 10 --warm-ups 4 --warm-up-seconds 15 --silence 120 \
   --driver-memory 2g
 
-bench-full: bench-peers  ## Every statement with every library on tables of 1 GiB: more than 3 hours
+bench-full: bench-peers  ## Every statement with every library on tables of 1 GiB: about 3.5 hours
 	status=0; \
 	for size in narrow-gb wide-gb; do \
 	  $(BENCH) --size $$size $(FULL) $(BENCH_OPTIONS) || status=1; \
