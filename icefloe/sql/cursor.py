@@ -13,6 +13,10 @@ from icefloe.table_names import closing, name_at
 
 _OPENING = frozenset("([{")
 _CLOSING = frozenset(")]}")
+_BETWEEN_VALUES = {"*", "/", "%", "&", "|", "^", "||", "=", "==", "<=>", "<>", "!=", "<", "<=", ">"}
+_BETWEEN_VALUES |= {">=", "AND", "OR", "BETWEEN", "LIKE", "ILIKE", "RLIKE", "REGEXP", "DIV"}
+_BEFORE_VALUES = _BETWEEN_VALUES | {"+", "-", "~", "!", "NOT", "CASE", "WHEN", "THEN", "ELSE"}
+_AFTER_VALUES = _BETWEEN_VALUES | {",", ")", ".", "::", "[", "IS", "IN"}
 _NESTED = ("ARRAY", "MAP", "STRUCT")
 
 
@@ -174,6 +178,7 @@ class Cursor:
         A `<` is a type's after `::MAP` and the like; with `types`, after every such word.
         """
         depth = angles = cases = 0
+        type_end = -1
         for at in range(self.at, len(self.tokens)):
             word = self.tokens[at].word
             part = at > 0 and self.tokens[at - 1].word == "."
@@ -182,14 +187,27 @@ class Cursor:
             depth += (word in _OPENING) - (word in _CLOSING)
             if depth == 0 and word in ("<", ">"):
                 opens = angles > 0 or self._begins_type(at - 1, types)
+                type_end = at if word == ">" and angles else type_end
                 angles = max(0, angles + (word == "<" and opens) - (word == ">"))
-            if not part:
-                cases = max(0, cases + (word == "CASE") - (word == "END"))
+            if depth == 0 and not part:
+                ends = word == "END" and (type_end == at - 1 or not self._wants_value(at - 1))
+                cases = max(0, cases + self._begins_case(at) - ends)
         return len(self.tokens)
 
     def inside(self, part: Slice) -> Cursor:
         """A cursor over a part of this statement."""
         return Cursor(Piece(part.text, 0, part.start), self._whole)
+
+    def _begins_case(self, at: int) -> bool:
+        """Whether a CASE is one, not a column of that name."""
+        after = self.tokens[at + 1].word if at + 1 < len(self.tokens) else ","
+        return self.tokens[at].word == "CASE" and after not in _AFTER_VALUES
+
+    def _wants_value(self, at: int) -> bool:
+        """Whether a value must follow: an END there is a column."""
+        before = self.tokens[at - 1].word if at > 0 else ""
+        word = self.tokens[at].word
+        return before != "." and (word in _BEFORE_VALUES or (before, word) == ("DISTINCT", "FROM"))
 
     def _begins_type(self, at: int, types: bool) -> bool:
         nested = at >= 0 and self.tokens[at].word in _NESTED

@@ -166,6 +166,37 @@ def test_literals_do_only_what_they_say(lake, mode):
     )
 
 
+def test_columns_called_as_the_words_of_case(lake, mode):
+    """`end`, `case` and `from` within CASE, before words that end a part of the statement."""
+    lake.sql(
+        "CREATE TABLE t (id INT, end INT, n INT, case INT, from ARRAY<INT>)"
+        f" TBLPROPERTIES ('write.update.mode' = '{mode}', 'write.merge.mode' = '{mode}')"
+    )
+    lake.sql("INSERT INTO t (id, end, n) VALUES (1, NULL, 1), (2, 20, 2), (3, 30, 3)")
+
+    lake.sql(
+        "UPDATE t SET n = CASE WHEN end IS NULL THEN 0 WHEN 25 < end THEN end ELSE -end END,"
+        " end = CASE end WHEN 20 THEN end + end ELSE (CASE WHEN id = 1 THEN 7 ELSE end END) END,"
+        " case = CASE WHEN id = 1 THEN 1 END, `from` = CASE WHEN t.from IS NULL THEN array() END"
+        " WHERE CASE WHEN id > 0 THEN end ELSE NULL END IS NOT DISTINCT FROM end"
+    )
+    found = [(1, 7, 0, 1, []), (2, 40, -20, None, []), (3, 30, 30, None, [])]
+    assert rows(lake.table("t")) == found
+
+    lake.sql(
+        "UPDATE t SET case = 5, `from` = CASE WHEN id = 2 THEN array()::ARRAY<INT> END, "
+        "n = CASE WHEN n < 0 THEN n ELSE t.case END WHERE CASE WHEN id > 1 THEN t.from END IS NOT NULL"
+    )
+    lake.sql(
+        "MERGE INTO t USING (SELECT 2 AS id, 1 AS end UNION ALL SELECT 4, 4) s ON t.id = s.id "
+        "WHEN MATCHED AND CASE WHEN s.end > 0 THEN t.from END IS NOT NULL THEN UPDATE SET end = 1 "
+        "WHEN NOT MATCHED AND CASE WHEN end > 0 THEN end END > 0 THEN INSERT (id, end) "
+        "VALUES (id, CASE WHEN end = 4 THEN end ELSE 0 END)"
+    )
+    changed = [(2, 1, -20, 5, []), (3, 30, None, 5, None), (4, 4, None, None, None)]
+    assert rows(lake.table("t")) == [found[0], *changed]
+
+
 def test_names_do_only_what_they_say(lake, mode):
     """Columns and aliases with quotes, semicolons, backticks, braces and newlines."""
     names = [name for name in NASTY if name]
