@@ -6,7 +6,7 @@ that range. A file is skipped only when it surely holds no row that the statemen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyiceberg.expressions import AlwaysTrue
@@ -94,8 +94,9 @@ class _Chooser:
             nothing = FileMatcher(NEVER, self.state.schema, self.state.metadata.specs())
             plan = replace(plan, candidates=())
             return MergeFiles(plan, nothing, facts, (), False, 0, ("the source has no rows",))
-        partitions, count, within_limit = self._partitions()
-        usable = self._usable(facts.keys, within_limit)
+        values = dict(zip(self.keys, facts.keys, strict=True))
+        partitions, count, within_limit = self._partitions(values)
+        usable = self._usable(values, within_limit)
         matcher = self._matcher(usable, partitions)
         seen = self._with_by_source(matcher)
         return MergeFiles(
@@ -125,13 +126,15 @@ class _Chooser:
         ordered = tuple(found for key, found in values.items() if key.has_order)
         return SourceMatcher(ranges, partitions, ordered)
 
-    def _partitions(self) -> tuple[dict[int, PartitionValues], int, bool]:
+    def _partitions(
+        self, keys: Mapping[SourceKey, KeyValues]
+    ) -> tuple[dict[int, PartitionValues], int, bool]:
         """The source's partitions by spec; the count is of the current spec's."""
         found: dict[int, PartitionValues] = {}
         count, within_limit = 0, True
         limit = self.options.dpp_max_partitions
         for spec_id, spec in self.state.metadata.specs().items():
-            values, seen = partition_values(self.source, self.keys, spec, self.state.schema, limit)
+            values, seen = partition_values(self.source, keys, spec, self.state.schema, limit)
             if values is not None:
                 found[spec_id] = values
             if spec_id == self.state.metadata.default_spec_id:
@@ -139,15 +142,19 @@ class _Chooser:
         return found, count, within_limit
 
     def _usable(
-        self, values: Sequence[KeyValues], within_limit: bool
+        self, values: Mapping[SourceKey, KeyValues], within_limit: bool
     ) -> dict[SourceKey, KeyValues]:
         """Keys that may choose files: over the limit, not those the table is partitioned by."""
-        sources = {field.source_id for field in self.state.metadata.spec().fields}
+        partitioned_by = self._partitioned_by()
         return {
             key: found
-            for key, found in zip(self.keys, values, strict=True)
-            if within_limit or key.field_id not in sources
+            for key, found in values.items()
+            if within_limit or key.field_id not in partitioned_by
         }
+
+    def _partitioned_by(self) -> set[int]:
+        """The columns that the table is partitioned by now."""
+        return {field.source_id for field in self.state.metadata.spec().fields}
 
     def _with_by_source(self, matcher: SourceMatcher) -> Matcher:
         """Files that by-source clauses may change are seen besides."""
@@ -164,6 +171,8 @@ class _Chooser:
             said = f"the source is of {count} partitions, more than dpp_max_partitions ({limit})"
         elif partitions:
             said = f"the source is of {count} partitions: only those are read"
+        elif {key.field_id for key in self.keys} & self._partitioned_by():
+            said = "a key of the source is of no partition: it is too small for truncate"
         else:
             said = "no partition column is compared for equality"
         if not self.keys:

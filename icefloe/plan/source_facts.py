@@ -6,7 +6,7 @@ is read several times and must be the same each time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -29,7 +29,7 @@ from pyiceberg.expressions.literals import (
     TimestampLiteral,
 )
 from pyiceberg.manifest import DataFile
-from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import UnknownTransform, VoidTransform
 from pyiceberg.types import (
@@ -50,7 +50,7 @@ from icefloe.plan.merge_keys import MergeKey, Sides, is_identical
 from icefloe.quoting import quote, quoted
 from icefloe.schemas.partition_values import to_record
 from icefloe.schemas.spark_types import spark_type
-from icefloe.schemas.transforms import partition_columns
+from icefloe.schemas.transforms import has_value, partition_columns
 from icefloe.spark_errors import translated
 
 _CELLS = 4096
@@ -189,7 +189,11 @@ def choose_cells(keys: Sequence[SourceKey], files: Sequence[DataFile]) -> Cells 
 
 
 def partition_values(
-    source: DataFrame, keys: Sequence[SourceKey], spec: PartitionSpec, schema: Schema, limit: int
+    source: DataFrame,
+    keys: Mapping[SourceKey, KeyValues],
+    spec: PartitionSpec,
+    schema: Schema,
+    limit: int,
 ) -> tuple[PartitionValues | None, int]:
     """The partitions of `spec` that source rows are of, as far as the keys tell; and how many.
 
@@ -199,8 +203,7 @@ def partition_values(
     places = tuple(
         i
         for i, field in enumerate(spec.fields)
-        if field.source_id in by_id
-        and not isinstance(field.transform, VoidTransform | UnknownTransform)
+        if field.source_id in by_id and _is_told(field, keys[by_id[field.source_id]])
     )
     if not places:
         return None, 0
@@ -219,6 +222,14 @@ def partition_values(
     records = (to_record(row, told_of, schema) for row in rows)
     found = frozenset(tuple(record[i] for i in range(len(places))) for record in records)
     return PartitionValues(places, len(spec.fields), found), len(found)
+
+
+def _is_told(field: PartitionField, values: KeyValues) -> bool:
+    """Whether each of the source's values of a column has a value of the partition field."""
+    if isinstance(field.transform, VoidTransform | UnknownTransform):
+        return False
+    lows = values.intervals[:1]
+    return all(has_value(field.transform, values.type, low) for low, _ in lows)
 
 
 def _size(source: DataFrame, needed: Sequence[str]) -> Column:

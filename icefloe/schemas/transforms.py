@@ -25,6 +25,7 @@ from pyiceberg.transforms import (
     VoidTransform,
     YearTransform,
 )
+from pyiceberg.utils.decimal import decimal_to_unscaled
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as sp
@@ -52,6 +53,18 @@ def partition_columns(spec: PartitionSpec, schema: Schema) -> list[Column]:
     that its type holds fails the Spark job: truncate has no value for it.
     """
     return [_column(field, schema) for field in spec.fields]
+
+
+def has_value(transform: Transform[Any, Any], source: ice.IcebergType, value: Any) -> bool:
+    """Whether there is a partition value for a value: truncate may round down past its type."""
+    if isinstance(transform, TruncateTransform):
+        match source:
+            case ice.IntegerType() | ice.LongType():
+                return bool(value >= _smallest_multiple(source, transform.width))
+            case ice.DecimalType():
+                unscaled = decimal_to_unscaled(value)
+                return bool(unscaled - unscaled % transform.width > -(10**source.precision))
+    return True
 
 
 def _column(field: PartitionField, schema: Schema) -> Column:
@@ -127,12 +140,16 @@ def _truncate(value: Column, source: ice.IcebergType, width: int) -> Column:
 
 
 def _truncate_number(value: Column, source: ice.IntegerType | ice.LongType, width: int) -> Column:
-    smallest = -(-source.min // width) * width
+    smallest = _smallest_multiple(source, width)
     failure = F.raise_error(
         F.lit(f"truncate({width}) has no value of type {source} for a number below {smallest}")
     )
     truncated = value - F.pmod(value, F.lit(width))
     return F.when(value < F.lit(smallest), failure).otherwise(truncated).cast(spark_type(source))
+
+
+def _smallest_multiple(source: ice.IntegerType | ice.LongType, width: int) -> int:
+    return -(-source.min // width) * width
 
 
 def _arrow_call(

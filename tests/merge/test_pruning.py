@@ -124,6 +124,29 @@ def test_m21_every_transform_whose_value_follows_from_the_key(
     assert [r[0] for r in middle] == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("kind", "least"), [("INT", -(2**31)), ("BIGINT", -(2**63)), ("DECIMAL(4, 2)", "-99.99")]
+)
+def test_m21_key_that_truncate_has_no_value_for(table_of, spark, mode, kind, least):
+    """Rounded down it would leave its type: only the other partition columns rule out files."""
+    table = table_of(f"k {kind}, r STRING, n INT", partition_by=("truncate(10, k)", "r"), mode=mode)
+    cast = f"SELECT CAST(k AS {kind}) AS k, r, n FROM VALUES"
+    table.append(spark.sql(f"{cast} (1, 'a', 1), (25, 'a', 1), (25, 'b', 1) t(k, r, n)"))
+    source = spark.sql(f"{cast} ({least}, 'a', 2), (25, 'a', 2), (NULL, 'a', 2) t(k, r, n)")
+    merge = table.merge(source, on=["k", "r"]).when_matched().update_all()
+    alone = table.merge(source.drop("r"), on=["k"]).when_matched().update({"n": "2"}).explain()
+    assert any("too small for truncate" in reason for reason in alone.reasons)
+
+    result = merge.execute()
+
+    assert (result.rows_updated, result.dpp_applied, result.dpp_partition_count) == (1, True, 1)
+    after = [(1, "a", 1), (25, "a", 2), (25, "b", 1)]
+    assert [(int(k), r, n) for k, r, n in rows(table)] == after
+    with pytest.raises(StatementError, match=r"truncate\(10\)"):
+        merge.when_not_matched().insert_all().execute()
+    assert [(int(k), r, n) for k, r, n in rows(table)] == after
+
+
 def test_m21_buckets_of_the_source_are_read(table_of):
     """Every bucket's file has nearly the same range of ids, so that buckets alone tell."""
     forty = [row(i, "us", i) for i in range(40)]
