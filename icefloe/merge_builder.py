@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from icefloe.engine import explain, run
 from icefloe.errors import StatementError
 from icefloe.plan.plan import Plan
@@ -56,13 +58,17 @@ class Merge:
 
     def explain(self) -> Plan:
         """What the statement would do; measures the source, reads no row of the table."""
-        with views_dropped(self._context.spark):
+        with views_dropped(*self._sessions):
             return explain(self._statement, self._context)
 
     def execute(self) -> DmlResult:
         """Run the statement and publish it as at most one snapshot."""
-        with views_dropped(self._context.spark):
+        with views_dropped(*self._sessions):
             return run(self._statement, self._context)
+
+    @property
+    def _sessions(self) -> tuple[SparkSession, SparkSession]:
+        return self._context.spark, self._statement.source.sparkSession
 
     def _add(self, clause: MergeClause) -> Merge:
         return self._with(clauses=(*self._statement.clauses, clause))

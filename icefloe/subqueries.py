@@ -6,12 +6,22 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.table_names import TableName, rename_tables, table_names
 
-_made: ContextVar[list[str] | None] = ContextVar("_made", default=None)
+
+@dataclass(frozen=True, slots=True)
+class _Views:
+    """The views of one statement, which all its sessions have."""
+
+    sessions: tuple[SparkSession, ...]
+    names: list[str] = field(default_factory=list)
+
+
+_made: ContextVar[_Views | None] = ContextVar("_made", default=None)
 
 
 def resolve_tables(text: str, rows_of: Callable[[TableName], DataFrame | None]) -> str:
@@ -25,21 +35,33 @@ def resolve_tables(text: str, rows_of: Callable[[TableName], DataFrame | None]) 
 
 
 @contextmanager
-def views_dropped(spark: SparkSession) -> Iterator[None]:
-    """Drop, at the end, the views that texts of a statement needed."""
-    made: list[str] = []
-    token = _made.set(made)
+def views_dropped(*sessions: SparkSession) -> Iterator[None]:
+    """Drop, at the end, the views that texts of a statement needed.
+
+    A MERGE has two sessions where its source is a streaming batch, which brings its own.
+    """
+    views = _Views(tuple({id(session): session for session in sessions}.values()))
+    token = _made.set(views)
     try:
         yield
     finally:
         _made.reset(token)
-        for view in made:
-            spark.catalog.dropTempView(view)
+        for session in views.sessions:
+            for name in views.names:
+                session.catalog.dropTempView(name)
 
 
 def _view(rows: DataFrame) -> str:
     name = f"_icefloe_{uuid.uuid4().hex}"
     rows.createOrReplaceTempView(name)
-    if (made := _made.get()) is not None:
-        made.append(name)
+    if (views := _made.get()) is not None:
+        views.names.append(name)
+        for session in views.sessions:
+            if session is not rows.sparkSession:
+                _in_session(rows, session).createOrReplaceTempView(name)
     return name
+
+
+def _in_session(rows: DataFrame, session: SparkSession) -> DataFrame:
+    """The rows added to none of that session, which Spark's optimizer takes away again."""
+    return session.createDataFrame([], rows.schema).limit(0).union(rows)

@@ -62,6 +62,34 @@ def test_temporary_view_and_sql_query_as_source(table_of, spark):
     assert triples(table) == AFTER
 
 
+def test_streaming_batch_beside_subqueries(table_of, spark, mode, tmp_path):
+    """A batch has a session of its own, which must have the views that subqueries need too."""
+    table = table_of(SCHEMA, TARGET, mode=mode)
+    known = f"(SELECT id FROM {table.name})"
+    results = []
+
+    def apply(batch, _number):
+        merge = (
+            table.merge(batch, on=["id"])
+            .when_matched(F.col("target.id") == batch["id"]).update_all()
+            .when_not_matched(f"source.id + 1 NOT IN {known} AND source.id <> 4").insert_all()
+        )  # fmt: skip
+        assert not batch.isStreaming
+        assert batch.sparkSession is not spark
+        merge.explain()
+        results.append(merge.execute().clauses)
+        results.append(len(batch.sparkSession.catalog.listTables()))
+
+    changes = as_arrow([*CHANGES, row(4, "us", 4)])
+    spark.createDataFrame(changes).write.json(str(tmp_path / "feed"))
+    stream = spark.readStream.schema(spark.createDataFrame(changes).schema)
+    running = stream.json(str(tmp_path / "feed")).writeStream.foreachBatch(apply)
+    running.trigger(availableNow=True).start().awaitTermination()
+
+    assert results == [(1, 1), 0]
+    assert triples(table) == AFTER
+
+
 def test_source_of_a_statement_that_differs_each_time_is_read_once(table_of, spark):
     """Rows are matched, inserted and counted as of one reading of a random source."""
     table = table_of("id BIGINT, n DOUBLE", [{"id": i, "n": 0.0} for i in range(20)])
