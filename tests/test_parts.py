@@ -238,6 +238,7 @@ def test_t17_t19_a_file_is_rewritten_in_batches(tmp_path, monkeypatch):
         pafs.LocalFileSystem(),
         str(tmp_path / "in.parquet"),
         target.location,
+        100,
         pack(np.array([1, 99], dtype=np.int64)),
     )
     plan = RewritePlan(target, {"u": file}, "f", "p")
@@ -270,7 +271,7 @@ def test_t17_new_versions_are_made_batch_by_batch_of_a_file_elsewhere(tmp_path, 
         row_group_size=30,
     )
     elsewhere = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
-    file = FileToRewrite(elsewhere, "in.parquet", target.location)
+    file = FileToRewrite(elsewhere, "in.parquet", target.location, 100)
     plan = RewritePlan(target, {"u": file}, "f", "p", {"n": "v"})
     chosen = [0, 9, 10, 31, 32, 33, 59, 60, 61, 75, 99]
     batches = [

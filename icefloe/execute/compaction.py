@@ -62,7 +62,7 @@ def write_packed(scan: Scan, packing: Packing, statement_id: str, target_bytes: 
     expected = sum(source.rows for source in sources)
     hidden = any(source.candidate.equality_deletes for source in sources)
     if written.rows != expected and (not hidden or written.rows > expected):
-        raise uneven(written.rows, expected)
+        raise uneven(written.rows, expected, over.candidates)
     return written
 
 

@@ -332,4 +332,4 @@ def _check_copied(scan: Scan, files: Sequence[Candidate], hits: Hits, copied: in
         return  # how many rows they leave is not known beforehand
     expected = sum(scan.live_rows(c) - len(hits[c.path]) for c in files)
     if copied != expected:
-        raise uneven(copied, expected)
+        raise uneven(copied, expected, files)

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from icefloe import columns
 from icefloe.bitmaps import as_array, as_bitmap
-from icefloe.errors import IcefloeError
+from icefloe.errors import IcefloeError, StorageError
 from icefloe.execute.by_file import by_file
 from icefloe.execute.carried import carried_metrics
 from icefloe.execute.data_files import build_data_file, leaves
@@ -44,6 +44,7 @@ from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_files
 log = logging.getLogger("icefloe")
 
 _MAX_REWRITE_TASKS = 1000
+_FILES_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ class Rewriter:
         expected = sum(self.scan.live_rows(c) for c in touched)
         expected -= 0 if self.assigned else changed
         if written.rows != expected and not any(c.equality_deletes for c in touched):
-            raise uneven(written.rows, expected)
+            raise uneven(written.rows, expected, touched)
         return Rewritten(
             written.files,
             tuple(c.live for c in touched),
@@ -199,6 +200,7 @@ class Rewriter:
             filesystem=place.filesystem,
             path=place.path,
             folder=rewritten_folder(self.scan.state, candidate.live),
+            rows=candidate.live.rows,
             deleted=pack(as_array(deleted)) if deleted else None,
         )
 
@@ -241,9 +243,16 @@ class Rewriter:
         return 0 if broken else order_id
 
 
-def uneven(written: int, expected: int) -> IcefloeError:
-    """The last check before a commit: rows written must be the rows that were there."""
-    return IcefloeError(
+def uneven(written: int, expected: int, files: Sequence[Candidate] = ()) -> IcefloeError:
+    """The last check before a commit: rows written must be the rows that were there.
+
+    `files` are those whose rows, as the table's metadata counts them, had to come out.
+    """
+    told = (
         f"The statement wrote {written} rows where {expected} had to come out. Nothing was "
-        "published. The table's deletes or row counts do not agree with its files."
+        "published. The table's deletes or row counts do not agree with its files"
     )
+    if not files:
+        return IcefloeError(f"{told}.")
+    others = f" and {len(files) - _FILES_TOLD} more" if len(files) > _FILES_TOLD else ""
+    return StorageError(f"{told}: {', '.join(c.path for c in files[:_FILES_TOLD])}{others}.")

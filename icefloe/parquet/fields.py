@@ -85,6 +85,14 @@ class Meta:
     ENCODING_STATS = 13
     BLOOM = 14
     BLOOM_LENGTH = 15
+    SIZES = 16
+
+
+class Sizes:
+    """SizeStatistics: how many values have each level."""
+
+    REPETITION = 2
+    DEFINITION = 3
 
 
 class PageEncoding:

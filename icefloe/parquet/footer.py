@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from icefloe.parquet.compact import Struct, items, read_struct, value, write_struct
-from icefloe.parquet.fields import Chunk, File, Group, Meta
-from icefloe.parquet.shape import columns_of
+from icefloe.parquet.fields import Chunk, File, Group, Meta, Sizes
+from icefloe.parquet.shape import Leaf, columns_of
 
 MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC = b"PARE"
@@ -25,7 +25,6 @@ class DamagedFileError(ValueError):
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path} is damaged: {reason}")
-        self.reason = reason
 
 
 class EncryptedFileError(ValueError):
@@ -132,19 +131,21 @@ def _check(file: ParquetBytes) -> None:
     footer = file.footer
     if File.ENCRYPTION in footer:
         raise EncryptedFileError(file.path)
-    leaves = sum(len(column.paths) for column in columns_of(footer))
+    leaves = [leaf for column in columns_of(footer) for leaf in column.values]
     orders = len(items(footer, File.ORDERS))
-    if orders not in (0, leaves):
-        raise DamagedFileError(file.path, f"it has {orders} column orders for {leaves} columns")
+    if orders not in (0, len(leaves)):
+        raise DamagedFileError(
+            file.path, f"it has {orders} column orders for {len(leaves)} columns"
+        )
     rows = 0
     for number, group in enumerate(file.groups):
         chunks = items(group, Group.COLUMNS)
-        if len(chunks) != leaves:
+        if len(chunks) != len(leaves):
             raise DamagedFileError(
-                file.path, f"row group {number} has {len(chunks)} chunks for {leaves} columns"
+                file.path, f"row group {number} has {len(chunks)} chunks for {len(leaves)} columns"
             )
-        for leaf, chunk in enumerate(chunks if group_rows(group) else ()):
-            _check_chunk(file, chunk, f"column {leaf} of row group {number}")
+        for at, chunk in enumerate(chunks if group_rows(group) else ()):
+            _check_chunk(file, chunk, leaves[at], f"column {at} of row group {number}")
         rows += group_rows(group)
     if rows != value(footer, File.ROWS):
         raise DamagedFileError(
@@ -153,7 +154,7 @@ def _check(file: ParquetBytes) -> None:
         )
 
 
-def _check_chunk(file: ParquetBytes, chunk: Struct, where: str) -> None:
+def _check_chunk(file: ParquetBytes, chunk: Struct, leaf: Leaf, where: str) -> None:
     if Chunk.CRYPTO in chunk or Chunk.ENCRYPTED in chunk:
         raise EncryptedFileError(file.path)
     if value(chunk, Chunk.FILE_PATH):
@@ -162,6 +163,12 @@ def _check_chunk(file: ParquetBytes, chunk: Struct, where: str) -> None:
     missing = [field for field in _REQUIRED if not isinstance(value(meta, field), int)]
     if missing:
         raise DamagedFileError(file.path, f"{where} lacks the fields {missing} of its metadata")
+    sizes = value(meta, Meta.SIZES, {})
+    levels = len(items(sizes, Sizes.REPETITION)), len(items(sizes, Sizes.DEFINITION))
+    if value(meta, Meta.TYPE) != leaf.type or not (
+        levels[0] in (0, leaf.repetition + 1) and levels[1] in (0, leaf.definition + 1)
+    ):
+        raise DamagedFileError(file.path, f"{where} is not of the type that the schema says")
     start, length = chunk_range(chunk)
     if start < len(MAGIC) or length < 0 or start + length > file.footer_at:
         raise DamagedFileError(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
 from icefloe.parquet.fields import Element, File
 
 _INT32, _INT64, _FIXED = 1, 2, 7
+_REQUIRED, _REPEATED = 0, 2
 _MILLIS, _MICROS = ((1, ()),), ((2, ()),)
 _DECIMAL, _INTEGER = 5, 10
 # What the older annotations mean in terms of the newer ones.
@@ -37,18 +38,33 @@ _PLAIN_INTEGERS = {
 
 
 @dataclass(frozen=True, slots=True)
+class Leaf:
+    """A column that has values of its own."""
+
+    path: tuple[bytes, ...]
+    type: int | None  # the physical one
+    repetition: int = 0  # the highest level
+    definition: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
     """A top-level column: its part of the schema, and which leaf columns it has."""
 
     name: str
     elements: tuple[Struct, ...]
     first_leaf: int
-    paths: tuple[tuple[bytes, ...], ...]  # of its leaves
+    values: tuple[Leaf, ...]
 
     @property
     def leaves(self) -> range:
         """The numbers of its leaf columns in a row group."""
-        return range(self.first_leaf, self.first_leaf + len(self.paths))
+        return range(self.first_leaf, self.first_leaf + len(self.values))
+
+    @property
+    def paths(self) -> tuple[tuple[bytes, ...], ...]:
+        """The paths of its leaf columns."""
+        return tuple(leaf.path for leaf in self.values)
 
     @property
     def field_id(self) -> int | None:
@@ -60,8 +76,8 @@ class Column:
         """The same column under another name."""
         top = name.encode()
         first = changed(self.elements[0], {Element.NAME: (Kind.BINARY, top)})
-        paths = tuple((top, *path[1:]) for path in self.paths)
-        return Column(name, (first, *self.elements[1:]), self.first_leaf, paths)
+        values = tuple(replace(leaf, path=(top, *leaf.path[1:])) for leaf in self.values)
+        return Column(name, (first, *self.elements[1:]), self.first_leaf, values)
 
 
 def columns_of(footer: Struct) -> list[Column]:
@@ -70,10 +86,10 @@ def columns_of(footer: Struct) -> list[Column]:
     found: list[Column] = []
     at, leaf = 1, 0
     while at < len(elements):
-        end, paths = _walk(elements, at, ())
+        end, values = _walk(elements, at, Leaf((), None))
         name = value(elements[at], Element.NAME).decode()
-        found.append(Column(name, tuple(elements[at:end]), leaf, tuple(paths)))
-        at, leaf = end, leaf + len(paths)
+        found.append(Column(name, tuple(elements[at:end]), leaf, tuple(values)))
+        at, leaf = end, leaf + len(values)
     return found
 
 
@@ -95,21 +111,25 @@ def same_shape(one: Column, other: Column) -> bool:
     )
 
 
-def _walk(
-    elements: Sequence[Struct], at: int, above: tuple[bytes, ...]
-) -> tuple[int, list[tuple[bytes, ...]]]:
-    """Where the subtree at `at` ends, and the paths of its leaves."""
+def _walk(elements: Sequence[Struct], at: int, above: Leaf) -> tuple[int, list[Leaf]]:
+    """Where the subtree at `at` ends, and its leaves."""
     element = elements[at]
-    path = (*above, value(element, Element.NAME))
+    repetition = value(element, Element.REPETITION, 0)
+    found = Leaf(
+        (*above.path, value(element, Element.NAME)),
+        value(element, Element.TYPE),
+        above.repetition + (repetition == _REPEATED),
+        above.definition + (repetition != _REQUIRED),
+    )
     children = value(element, Element.CHILDREN, 0)
     if not children:
-        return at + 1, [path]
-    paths: list[tuple[bytes, ...]] = []
+        return at + 1, [found]
+    leaves: list[Leaf] = []
     at += 1
     for _ in range(children):
-        at, below = _walk(elements, at, path)
-        paths += below
-    return at, paths
+        at, below = _walk(elements, at, found)
+        leaves += below
+    return at, leaves
 
 
 def _shape(element: Struct) -> tuple[Any, ...]:

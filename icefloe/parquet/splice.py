@@ -211,8 +211,9 @@ def _moved(chunk: Struct, delta: int, path: Sequence[bytes]) -> Struct:
         for field in (Meta.DATA_PAGE, Meta.INDEX_PAGE, Meta.DICTIONARY_PAGE)
         if field in meta
     }
-    if value(meta, Meta.DICTIONARY_PAGE, 1) <= 0:  # some writers say 0 for "none"
-        places[Meta.DICTIONARY_PAGE] = None
+    for field in (Meta.INDEX_PAGE, Meta.DICTIONARY_PAGE):
+        if value(meta, field, 1) <= 0:  # some writers say 0 for "none"
+            places[field] = None
     named = {Meta.PATH: (Kind.LIST, Items(Kind.BINARY, path))}
     return changed(
         chunk,

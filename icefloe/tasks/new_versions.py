@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from icefloe.parquet.footer import DamagedFileError
 from icefloe.tasks.arrays import fitted
 from icefloe.tasks.old_file import OldFile
 from icefloe.tasks.positions import ChangeCollector, ChangeColumns
@@ -62,7 +63,7 @@ class _OldRows:
 
     def __init__(self, file: OldFile, columns: Sequence[str]) -> None:
         self._file = file
-        self._columns = columns
+        self.columns = columns
         self._starts = [start for start, _ in file.groups]
         self._group = -1
         self._batches: Iterator[tuple[int, pa.Table]] = iter(())
@@ -72,11 +73,17 @@ class _OldRows:
         """The rows around a position, and the position of the first of them."""
         group = bisect_right(self._starts, position) - 1
         if group != self._group:
-            self._group, self._batches = group, self._file.group(group, self._columns)
-            self._batch = next(self._batches)
+            self._group, self._batches = group, self._file.group(group, self.columns)
+            self._batch = self._next(position)
         while self._batch[0] + self._batch[1].num_rows <= position:
-            self._batch = next(self._batches)
+            self._batch = self._next(position)
         return self._batch
+
+    def _next(self, position: int) -> tuple[int, pa.Table]:
+        found = next(self._batches, None)
+        if found is None:
+            raise DamagedFileError(self._file.path, f"it has no row {position}")
+        return found
 
 
 def _kept(plan: RewritePlan) -> list[str]:
@@ -86,7 +93,7 @@ def _kept(plan: RewritePlan) -> list[str]:
 
 def _new_versions(plan: RewritePlan, old: _OldRows, changes: pa.Table) -> Iterator[pa.Table]:
     """Changed rows of one file as they are to be."""
-    if not _kept(plan):
+    if not old.columns:
         yield _assembled(plan, pa.table({}), changes)
         return
     positions = changes.column(plan.pos_column).to_numpy()

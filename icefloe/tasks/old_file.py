@@ -11,12 +11,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from icefloe.parquet.footer import FAR, NEAR, DamagedFileError, ParquetBytes, open_parquet
+from icefloe.parquet.footer import (
+    FAR,
+    NEAR,
+    DamagedFileError,
+    EncryptedFileError,
+    ParquetBytes,
+    group_rows,
+    open_parquet,
+)
 
 _BATCH_ROWS = 65_536
 _FIELD_ID = b"PARQUET:field_id"
 _OLD_CALENDAR = b"org.apache.spark.legacyDateTime"
 _LARGE_LIST = pa.large_list(pa.null()).id
+_SENSELESS = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    pa.ArrowNotImplementedError,
+    pa.ArrowCapacityError,
+)
 _LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
@@ -25,8 +42,7 @@ class OldFile:
     """An open data file, its footer read, and the schema its rows are wanted in."""
 
     path: str
-    bytes: ParquetBytes | None  # None when only PyArrow makes sense of the file
-    odd: str | None  # why that is so
+    bytes: ParquetBytes
     parquet: pq.ParquetFile
     found: pa.Schema  # as the file has it
     wanted: pa.Schema
@@ -34,32 +50,26 @@ class OldFile:
     groups: Sequence[tuple[int, int]]  # where each row group's rows begin, and how many they are
 
     @staticmethod
-    def open(path: str, source: pa.NativeFile, wanted: pa.Schema, *, near: bool = False) -> OldFile:
-        """Read and check the footer; raises what tells of damaged and encrypted files."""
-        file, odd = None, None
-        try:
-            file = open_parquet(
-                path,
-                source.size(),
-                lambda start, length: source.read_at(length, start),
-                NEAR if near else FAR,
-            )
-        except DamagedFileError as wrong:
-            odd = wrong
-        try:
-            with reading(path):
-                parquet = pq.ParquetFile(source)
-                found = parquet.schema_arrow
-        except OSError as error:
-            raise odd or error from None
-        by_id = {field_id(f): f.name for f in found}
+    def open(
+        path: str, source: pa.NativeFile, wanted: pa.Schema, rows: int, *, near: bool = False
+    ) -> OldFile:
+        """Read and check the footer; raises what tells of damaged and encrypted files.
+
+        `rows` is how many the table says that there are: with fewer, some would be lost.
+        """
+        piece = NEAR if near else FAR
+        with reading(path):
+            size = source.size()
+            file = open_parquet(path, size, lambda at, length: source.read_at(length, at), piece)
+            parquet = pq.ParquetFile(source, page_checksum_verification=True)
+            found = parquet.schema_arrow
+            by_id = {field_id(f): f.name for f in found}
         names = {f.name: by_id[field_id(f)] for f in wanted if field_id(f) in by_id}
-        footer = parquet.metadata
-        rows = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
-        starts = accumulate(rows, initial=0)
-        groups = tuple(zip(starts, rows, strict=False))
-        why = odd.reason if odd else None
-        return OldFile(path, file, why, parquet, found, wanted, names, groups)
+        told = [group_rows(group) for group in file.groups]
+        if sum(told) != rows:
+            raise DamagedFileError(path, f"it has {sum(told)} rows, the table says {rows}")
+        groups = tuple(zip(accumulate(told, initial=0), told, strict=False))
+        return OldFile(path, file, parquet, found, wanted, names, groups)
 
     @property
     def rows(self) -> int:
@@ -81,16 +91,20 @@ class OldFile:
     def _batches(
         self, wanted: pa.Schema, groups: Sequence[int], start: int
     ) -> Iterator[tuple[int, pa.Table]]:
-        chosen = [self.names[f.name] for f in wanted if f.name in self.names]
-        batches = self.parquet.iter_batches(_BATCH_ROWS, row_groups=list(groups), columns=chosen)
+        names = [self.names[f.name] for f in wanted if f.name in self.names]
+        end = start + sum(self.groups[number][1] for number in groups)
+        with reading(self.path):
+            batches = self.parquet.iter_batches(_BATCH_ROWS, row_groups=list(groups), columns=names)
         while True:
             with reading(self.path):
                 batch = next(batches, None)
                 if batch is None:
-                    return
+                    break
                 rows = _as_wanted(pa.Table.from_batches([batch]), wanted, self.names)
             yield start, rows
             start += batch.num_rows
+        if start != end:
+            raise DamagedFileError(self.path, f"its pages end at row {start}, not at row {end}")
 
     def cannot_carry(self) -> str | None:
         """Why the file's columns cannot be taken over as they are; None when they can."""
@@ -124,11 +138,15 @@ class OldFile:
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Tell the path when the rows of a file cannot be decoded."""
+    """Tell the path when a file cannot be read, or what is read makes no sense."""
     try:
         yield
-    except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (DamagedFileError, EncryptedFileError):
+        raise
+    except OSError as error:
         raise OSError(f"{path}: {error}") from error
+    except _SENSELESS as error:
+        raise DamagedFileError(path, f"it cannot be decoded: {error}") from error
 
 
 def field_id(wanted: pa.Field) -> str | None:

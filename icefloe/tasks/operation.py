@@ -12,13 +12,7 @@ import pyarrow.parquet as pq
 
 from icefloe.parquet.compact import Struct, value
 from icefloe.parquet.fields import Group
-from icefloe.parquet.footer import (
-    MAGIC,
-    DamagedFileError,
-    ParquetBytes,
-    footer_bytes,
-    group_rows,
-)
+from icefloe.parquet.footer import MAGIC, footer_bytes, group_rows
 from icefloe.parquet.surgery import GroupChange, Spliced, Surgery, cannot_copy
 from icefloe.tasks.edits import Edits
 from icefloe.tasks.metrics import NanCounter, column_metrics, split_offsets
@@ -41,7 +35,6 @@ class Operation:
     """One file, its edits, and what they mean for each of its row groups."""
 
     file: OldFile
-    bytes: ParquetBytes
     edits: Edits
     layout: FileLayout
     surgery: Surgery
@@ -50,8 +43,6 @@ class Operation:
     @staticmethod
     def of(file: OldFile, edits: Edits, layout: FileLayout) -> Operation:
         """Look what would be copied."""
-        if file.bytes is None:
-            raise CannotOperateError(file.odd)
         updated = frozenset(edits.assigned)
         changes = tuple(
             GroupChange(
@@ -61,11 +52,11 @@ class Operation:
             for start, rows in file.groups
         )
         surgery = Surgery.plan(file.bytes, layout.schema, file.names, layout.parquet)
-        return Operation(file, file.bytes, edits, layout, surgery, changes)
+        return Operation(file, edits, layout, surgery, changes)
 
     def why_not(self) -> str | None:
         """Why the file has to be, or is better, written as a whole; None when it is not."""
-        file = self.bytes
+        file = self.file.bytes
         reason = cannot_copy(file)
         if reason:
             return reason
@@ -80,7 +71,7 @@ class Operation:
     def _to_encode(self) -> Iterator[Struct]:
         """The row groups of which some column has to be encoded."""
         kept = self.surgery.kept(self.changes)
-        for group, change, copied in zip(self.bytes.groups, self.changes, kept, strict=True):
+        for group, change, copied in zip(self.file.bytes.groups, self.changes, kept, strict=True):
             if change.rows and len(copied) < len(self.surgery.columns):
                 yield group
 
@@ -96,11 +87,9 @@ class Operation:
                 if sink.tell() != spliced.size:
                     raise ValueError(f"{path} has {sink.tell()} bytes, not {spliced.size}")
             return [self._result(name, spliced, rows)]
-        except BaseException as error:
+        except BaseException:
             with suppress(OSError):
                 self.layout.filesystem.delete_file(path)
-            if isinstance(error, DamagedFileError):
-                raise CannotOperateError(error.reason) from error
             raise
 
     def _result(self, name: str, spliced: Spliced, rows: _Rows) -> dict[str, object]:

@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 
 from icefloe.tasks.arrays import fitted
 from icefloe.tasks.edits import Edits
-from icefloe.tasks.old_file import OldFile
+from icefloe.tasks.old_file import OldFile, reading
 from icefloe.tasks.operation import CannotOperateError, Operation
 from icefloe.tasks.positions import (
     ChangeCollector,
@@ -35,11 +35,12 @@ from icefloe.tasks.write import DataFileWriter, FileLayout, write_rows
 
 @dataclass(frozen=True)
 class FileToRewrite:
-    """A file that may be rewritten: where it is, and its rows already deleted."""
+    """A file that may be rewritten: where it is, how many rows it has, and which are deleted."""
 
     filesystem: pafs.FileSystem
     path: str  # as the file system spells it
     folder: str  # where the new file goes, as Iceberg spells it: below that of the layout
+    rows: int  # as the table's metadata says
     deleted: bytes | None = None
 
 
@@ -161,7 +162,7 @@ def open_old_file(plan: RewritePlan, key: FileKey) -> Iterator[OldFile]:
     old = plan.files[key]
     with old.filesystem.open_input_file(old.path) as source:
         near = isinstance(old.filesystem, pafs.LocalFileSystem)
-        yield OldFile.open(old.path, source, plan.layout.schema, near=near)
+        yield OldFile.open(old.path, source, plan.layout.schema, old.rows, near=near)
 
 
 def _written(
@@ -169,8 +170,9 @@ def _written(
 ) -> tuple[list[dict[str, object]], str | None]:
     """The new files, and why nothing of the old one was copied as bytes."""
     try:
-        operation = Operation.of(file, edits, layout)
-        whole = operation.why_not()
+        with reading(file.path):
+            operation = Operation.of(file, edits, layout)
+            whole = operation.why_not()
         if whole is None:
             return operation.run(), None
     except CannotOperateError as reason:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tables import data_files, delete_files, stored_files
@@ -12,6 +13,9 @@ from tables import data_files, delete_files, stored_files
 from icefloe import Table
 from icefloe.errors import StorageError
 from icefloe.metadata.manifests import list_manifests
+from icefloe.parquet.compact import Items, Kind, changed
+from icefloe.parquet.fields import File, Group
+from icefloe.parquet.footer import footer_bytes, group_rows, open_buffer
 
 MODES = ("copy-on-write", "merge-on-read", "auto")
 MAPPING = (
@@ -29,8 +33,8 @@ def table(request, table_of) -> Table:
     return table
 
 
-def changes(table: Table) -> Iterator[Callable[[], object]]:
-    """Every kind of statement in every mode, not run yet."""
+def changes(table: Table, modes: Sequence[str]) -> Iterator[Callable[[], object]]:
+    """Every kind of statement in these modes, not run yet."""
     source = [{"id": 3, "s": "new", "p": 1}, {"id": 9, "s": "nine", "p": 1}]
     merge = table.merge(source, on="target.id = source.id").when_matched().update_all()
     for statement in (
@@ -38,14 +42,16 @@ def changes(table: Table) -> Iterator[Callable[[], object]]:
         table.delete().where("id = 3"),
         merge.when_not_matched().insert_all(),
     ):
-        for mode in MODES:
+        for mode in modes:
             yield statement.with_options(mode=mode).execute
 
 
-def refused(table: Table, path: Path, *others: Callable[[], object]) -> None:
+def refused(
+    table: Table, path: Path, *others: Callable[[], object], modes: Sequence[str] = MODES
+) -> None:
     """Whether each statement fails for the file, and leaves no file and no snapshot."""
     before, head = stored_files(table), table.iceberg.metadata.current_snapshot_id
-    for statement in (*changes(table), *others):
+    for statement in (*changes(table, modes), *others):
         with pytest.raises(StorageError, match=path.name):
             statement()
     assert table.iceberg.refresh().metadata.current_snapshot_id == head
@@ -64,6 +70,13 @@ def cut(path: Path, part: float = 0.6) -> Path:
     return path
 
 
+def overwrite(path: Path, start: int, data: bytes) -> None:
+    """Put other bytes in the place of some."""
+    old = path.read_bytes()
+    path.write_bytes(old[:start] + data + old[start + len(data) :])
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
+
 def data_file(table: Table) -> Path:
     """The file that the row with the id 3 is in."""
     paths = [local(file.path) for file in data_files(table)]
@@ -72,6 +85,31 @@ def data_file(table: Table) -> Path:
 
 def test_a_data_file_that_was_cut(table):
     refused(table, cut(data_file(table)))
+
+
+@pytest.mark.parametrize(("column", "modes"), [("id", MODES), ("s", ["copy-on-write"])])
+def test_a_data_file_whose_pages_were_overwritten(table, column, modes):
+    """Of a column that every statement reads, or of one that is encoded again."""
+    path = data_file(table)
+    group = pq.read_metadata(path).row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    chunk = next(c for c in columns if c.path_in_schema == column)
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    overwrite(path, start, bytes(chunk.total_compressed_size))
+    refused(table, path, modes=modes)
+
+
+def test_a_data_file_whose_footer_lost_rows(table):
+    """Spark and PyArrow would read as many as it says, and the others would be gone."""
+    path = data_file(table)
+    file = open_buffer(str(path), pa.py_buffer(path.read_bytes()))
+    (group,) = file.groups
+    fewer = (Kind.I64, group_rows(group) - 1)
+    groups = Items(Kind.STRUCT, [changed(group, {Group.ROWS: fewer})])
+    footer = changed(file.footer, {File.ROWS: fewer, File.GROUPS: (Kind.LIST, groups)})
+    overwrite(path, file.footer_at, footer_bytes(footer))
+    assert path.stat().st_size == file.size
+    refused(table, path, modes=["copy-on-write"])
 
 
 def test_a_data_file_that_was_cut_of_a_table_with_a_name_mapping(table):
