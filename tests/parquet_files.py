@@ -55,7 +55,7 @@ TYPES: tuple[pa.DataType, ...] = (
     pa.map_(pa.string(), pa.int64()),
 )
 PROMOTED = {pa.int32(): pa.int64(), pa.float32(): pa.float64()}
-CODECS = ("zstd", "snappy", "gzip", "none")
+CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,8 @@ def write(case: Case, path: Path, spark: SparkSession) -> None:
     if case.writer == "pyarrow":
         pq.write_table(case.rows, path, row_group_size=case.group_rows, **case.options)
         return
-    codec = {"none": "uncompressed"}.get(case.options["compression"], case.options["compression"])
+    codec = case.options["compression"]
+    codec = {"none": "uncompressed", "lz4": "lz4_raw"}.get(codec, codec)
     if case.writer == "spark":
         _write_with_spark(case, path, codec, spark)
         return
