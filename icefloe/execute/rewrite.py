@@ -221,7 +221,7 @@ class Rewriter:
         )
         rows = sum(file.record_count for file in files)
         if rows != result["copied"] + result["updated"]:
-            raise uneven(rows, result["copied"] + result["updated"])
+            raise uneven(rows, result["copied"] + result["updated"], [candidate])
         return Rewritten(
             files,
             (candidate.live,),

@@ -127,7 +127,7 @@ def _exactly(path: str, read: Read, start: int, length: int) -> bytes:
 
 
 def _check(file: ParquetBytes) -> None:
-    """What everything here relies on: chunks for every column, in this file, before the footer."""
+    """What everything here relies on: a chunk of its type for every column, before the footer."""
     footer = file.footer
     if File.ENCRYPTION in footer:
         raise EncryptedFileError(file.path)
@@ -163,6 +163,7 @@ def _check_chunk(file: ParquetBytes, chunk: Struct, leaf: Leaf, where: str) -> N
     missing = [field for field in _REQUIRED if not isinstance(value(meta, field), int)]
     if missing:
         raise DamagedFileError(file.path, f"{where} lacks the fields {missing} of its metadata")
+    # PyArrow ends the process when it comes upon either of these in a footer.
     sizes = value(meta, Meta.SIZES, {})
     levels = len(items(sizes, Sizes.REPETITION)), len(items(sizes, Sizes.DEFINITION))
     if value(meta, Meta.TYPE) != leaf.type or not (

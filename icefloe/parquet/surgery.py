@@ -16,7 +16,7 @@ import pyarrow as pa
 from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
 from icefloe.parquet.encode import Options, encode, options_like
 from icefloe.parquet.fields import File, Group, KeyValue, Sorting
-from icefloe.parquet.footer import DamagedFileError, ParquetBytes, chunk_range, group_rows
+from icefloe.parquet.footer import ParquetBytes, chunk_range, group_rows
 from icefloe.parquet.shape import Column, columns_of, same_shape, schema_of
 from icefloe.parquet.splice import ChunkFrom, GroupFrom, Sink, Splicer
 
@@ -153,7 +153,7 @@ class Surgery:
         like = options_like(self.file, [(p.column, p.source) for p in fresh], self.options)
         encoded = encode(new_rows(number, names).cast(schema), like)
         if [group_rows(group) for group in encoded.groups] != [rows]:
-            raise DamagedFileError(self.file.path, f"row group {number} does not have its rows")
+            raise ValueError(f"row group {number} of {self.file.path} did not get {rows} rows")
         return encoded
 
     def _sorting(self, group: Struct, change: GroupChange) -> list[Struct]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.transforms import Transform, TruncateTransform
 from pyspark.sql import DataFrame
 
 from icefloe.metadata.matching import FileMatcher, Matcher
@@ -152,9 +153,10 @@ class _Chooser:
             if within_limit or key.field_id not in partitioned_by
         }
 
-    def _partitioned_by(self) -> set[int]:
-        """The columns that the table is partitioned by now."""
-        return {field.source_id for field in self.state.metadata.spec().fields}
+    def _partitioned_by(self, transform: type = Transform) -> set[int]:
+        """The columns that the table is partitioned by now, with such a transform."""
+        fields = self.state.metadata.spec().fields
+        return {field.source_id for field in fields if isinstance(field.transform, transform)}
 
     def _with_by_source(self, matcher: SourceMatcher) -> Matcher:
         """Files that by-source clauses may change are seen besides."""
@@ -171,7 +173,7 @@ class _Chooser:
             said = f"the source is of {count} partitions, more than dpp_max_partitions ({limit})"
         elif partitions:
             said = f"the source is of {count} partitions: only those are read"
-        elif {key.field_id for key in self.keys} & self._partitioned_by():
+        elif {key.field_id for key in self.keys} & self._partitioned_by(TruncateTransform):
             said = "a key of the source is of no partition: it is too small for truncate"
         else:
             said = "no partition column is compared for equality"

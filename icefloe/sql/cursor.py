@@ -16,7 +16,7 @@ _CLOSING = frozenset(")]}")
 _BETWEEN_VALUES = {"*", "/", "%", "&", "|", "^", "||", "=", "==", "<=>", "<>", "!=", "<", "<=", ">"}
 _BETWEEN_VALUES |= {">=", "AND", "OR", "BETWEEN", "LIKE", "ILIKE", "RLIKE", "REGEXP", "DIV"}
 _BEFORE_VALUES = _BETWEEN_VALUES | {"+", "-", "~", "!", "NOT", "CASE", "WHEN", "THEN", "ELSE"}
-_AFTER_VALUES = _BETWEEN_VALUES | {",", ")", ".", "::", "[", "IS", "IN"}
+_AFTER_VALUES = _BETWEEN_VALUES | {",", ")", ".", "::", "[", "IS", "IN", "THEN", "ELSE"}
 _NESTED = ("ARRAY", "MAP", "STRUCT")
 
 
@@ -200,14 +200,17 @@ class Cursor:
 
     def _begins_case(self, at: int) -> bool:
         """Whether a CASE is one, not a column of that name."""
-        after = self.tokens[at + 1].word if at + 1 < len(self.tokens) else ","
-        return self.tokens[at].word == "CASE" and after not in _AFTER_VALUES
+        after, then = (self.word(ahead - self.at) for ahead in (at + 1, at + 2))
+        is_column = after in _AFTER_VALUES or (after == "END" and then != "WHEN")
+        return self.tokens[at].word == "CASE" and at + 1 < len(self.tokens) and not is_column
 
     def _wants_value(self, at: int) -> bool:
         """Whether a value must follow: an END there is a column."""
         before = self.tokens[at - 1].word if at > 0 else ""
         word = self.tokens[at].word
-        return before != "." and (word in _BEFORE_VALUES or (before, word) == ("DISTINCT", "FROM"))
+        if before == "." or (word == "CASE" and not self._begins_case(at)):
+            return False
+        return word in _BEFORE_VALUES or (before, word) == ("DISTINCT", "FROM")
 
     def _begins_type(self, at: int, types: bool) -> bool:
         nested = at >= 0 and self.tokens[at].word in _NESTED

@@ -143,10 +143,8 @@ def reading(path: str) -> Iterator[None]:
         yield
     except (DamagedFileError, EncryptedFileError):
         raise
-    except OSError as error:
+    except (OSError, *_SENSELESS) as error:
         raise OSError(f"{path}: {error}") from error
-    except _SENSELESS as error:
-        raise DamagedFileError(path, f"it cannot be decoded: {error}") from error
 
 
 def field_id(wanted: pa.Field) -> str | None:

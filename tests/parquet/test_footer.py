@@ -22,7 +22,7 @@ from icefloe.parquet.compact import (
     value,
     write_struct,
 )
-from icefloe.parquet.fields import Chunk, ColumnIndex, File, Group, Meta
+from icefloe.parquet.fields import Chunk, ColumnIndex, File, Group, Meta, Sizes
 from icefloe.parquet.footer import (
     MAGIC,
     DamagedFileError,
@@ -176,6 +176,27 @@ def test_chunks_in_other_files_or_outside_the_data_are_refused():
         whole = data.to_pybytes()[: file.footer_at] + footer_bytes(footer)
         with pytest.raises(DamagedFileError, match=why):
             open_buffer("x", pa.py_buffer(whole))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {Meta.TYPE: (Kind.I32, 5)},
+        {Meta.SIZES: (Kind.STRUCT, {Sizes.DEFINITION: (Kind.LIST, Items(Kind.I64, [1, 2, 3]))})},
+        {Meta.SIZES: (Kind.STRUCT, {Sizes.REPETITION: (Kind.LIST, Items(Kind.I64, [1, 2]))})},
+    ],
+)
+def test_chunks_of_another_type_than_the_schema_says_are_refused(wrong):
+    """PyArrow would end the process that looks at their statistics."""
+    data = written()
+    file = open_buffer("f", data)
+    first, *others = items(file.groups[0], Group.COLUMNS)
+    first = changed(first, {Chunk.META: (Kind.STRUCT, changed(value(first, Chunk.META), wrong))})
+    chunks = (Kind.LIST, Items(Kind.STRUCT, [first, *others]))
+    groups = [changed(file.groups[0], {Group.COLUMNS: chunks}), *file.groups[1:]]
+    footer = changed(file.footer, {File.GROUPS: (Kind.LIST, Items(Kind.STRUCT, groups))})
+    with pytest.raises(DamagedFileError, match="f is damaged: column 0 of row group 0 is not of"):
+        open_buffer("f", pa.py_buffer(data.to_pybytes()[: file.footer_at] + footer_bytes(footer)))
 
 
 def test_the_check_finds_what_is_wrong():

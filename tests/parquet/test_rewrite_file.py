@@ -526,37 +526,47 @@ def test_a_page_that_is_not_what_its_checksum_says_is_told(tmp_path):
     assert list(tmp_path.glob("*.parquet")) == [path]
 
 
-def test_a_byte_that_was_changed_anywhere_loses_no_row(tmp_path):
+@pytest.mark.parametrize("seed", range(3))
+def test_a_byte_that_was_changed_anywhere_loses_no_row(tmp_path, seed):
     """Told with the path, or the new file has the rows of the old one, as many as it had."""
     path = plain_file(tmp_path, write_page_index=True, sorting_columns=[pq.SortingColumn(0)])
     data, footer_at = path.read_bytes(), opened(path).footer_at
-    chance = random.Random(7)
-    told, unreadable = 0, 0
-    for _ in range(300):
+    chance = random.Random(seed)
+    told, same = 0, 0
+    for _ in range(100):
         at = chance.randrange(footer_at if chance.random() < 0.8 else 4, len(data))
         path.write_bytes(data[:at] + bytes([chance.randrange(256)]) + data[at + 1 :])
         try:
             new, result = updated(path)
         except (OSError, DamagedFileError, EncryptedFileError) as error:
             assert "plain.parquet" in str(error)
+            assert list(tmp_path.glob("*.parquet")) == [path]
             told += 1
             continue
-        finally:
-            others = [other for other in tmp_path.glob("*.parquet") if other != path]
-        assert (new.record_count, result["copied"], len(others)) == (200, 199, 1)
-        try:
-            before = pq.read_table(path, page_checksum_verification=True)
-        except (OSError, ValueError):
-            unreadable += 1  # in a chunk that is copied: what it was, it stays
-        else:
-            changed_to = [7 if i == 3 else n for i, n in enumerate(before["n"].to_pylist())]
-            after = pq.read_table(others[0])
-            assert [c.to_pylist() for c in after.columns] == [
-                changed_to if name == "n" else before[name].to_pylist() for name in ("id", "n", "s")
-            ]
-        others[0].unlink()
-    assert told > 50
-    assert unreadable < 40
+        (other,) = (other for other in tmp_path.glob("*.parquet") if other != path)
+        assert (new.record_count, result["copied"]) == (200, 199)
+        before = read_if_sound(path)
+        if before is not None:
+            before["n"][3] = 7
+            assert read_if_sound(other) == before
+            same += 1
+        other.unlink()
+    assert told > 10
+    assert same > 10
+
+
+def read_if_sound(path: Path) -> dict[str, list[Any]] | None:
+    """The rows of a file whose columns are what they were; damage to chunks that are copied stays."""
+    try:
+        table = pq.read_table(path)
+        ids = [int((f.metadata or {}).get(b"PARQUET:field_id", 0)) for f in table.schema]
+        return (
+            table.to_pydict()
+            if ids == [1, 2, 3] and table.schema.names == ["id", "n", "s"]
+            else None
+        )
+    except (OSError, ValueError):
+        return None
 
 
 def test_a_bloom_filter_outside_the_file_is_left_out(tmp_path):
@@ -612,7 +622,7 @@ def test_files_with_dates_of_the_old_calendar_go_through_spark(tmp_path):
 def test_a_value_that_does_not_fit_the_table_is_told_with_the_path(tmp_path):
     path = plain_file(tmp_path)
     narrow = Schema(NestedField(1, "id", LongType()), NestedField(3, "s", IntegerType()))
-    with pytest.raises(DamagedFileError, match=r"plain\.parquet is damaged: .*'text \d+'"):
+    with pytest.raises(OSError, match=r"plain\.parquet: .*'text \d+'"):
         updated(path, narrow, column="id")
     assert list(tmp_path.glob("*.parquet")) == [path]
 

@@ -185,7 +185,7 @@ def test_columns_called_as_the_words_of_case(lake, mode):
 
     lake.sql(
         "UPDATE t SET case = 5, `from` = CASE WHEN id = 2 THEN array()::ARRAY<INT> END, "
-        "n = CASE WHEN n < 0 THEN n ELSE t.case END WHERE CASE WHEN id > 1 THEN t.from END IS NOT NULL"
+        "n = CASE WHEN n < 0 THEN n ELSE case END WHERE CASE WHEN id > 1 THEN t.from END IS NOT NULL"
     )
     lake.sql(
         "MERGE INTO t USING (SELECT 2 AS id, 1 AS end UNION ALL SELECT 4, 4) s ON t.id = s.id "
