@@ -40,10 +40,10 @@ typing: setup
 	$(BIN)/mypy
 
 test: lint typing  ## Lint, types, and the tests that take minutes
-	$(PYTEST) -n $(WORKERS) $(DEFAULT_TESTS)
+	$(PYTEST) -n $(WORKERS) --dist worksteal $(DEFAULT_TESTS)
 
 test-all: lint typing  ## Every test of this environment, the slow ones too
-	$(PYTEST) -n $(WORKERS) -m "not iceberg and not cluster"
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not iceberg and not cluster"
 
 test-seed: setup  ## One random program of each kind against DuckDB: ICEFLOE_SEED=17 make test-seed
 	$(PYTEST) tests/properties

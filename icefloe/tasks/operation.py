@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icefloe.parquet.compact import Struct, value
-from icefloe.parquet.fields import Group
+from icefloe.parquet.compact import items, value
+from icefloe.parquet.fields import Chunk, Group, Meta
 from icefloe.parquet.footer import MAGIC, footer_bytes, group_rows
+from icefloe.parquet.shape import columns_of
 from icefloe.parquet.surgery import GroupChange, Spliced, Surgery, cannot_copy
 from icefloe.tasks.edits import Edits
 from icefloe.tasks.metrics import NanCounter, column_metrics, split_offsets
@@ -20,7 +21,7 @@ from icefloe.tasks.old_file import OldFile
 from icefloe.tasks.write import FileLayout, new_name, open_new, refuse_nulls
 
 _LEAST_COPIED = 0.1  # of the file; below it, a plain rewrite costs the same
-_MAX_GROUP_BYTES = 512 * 1024 * 1024  # of a row group that is decoded at once
+_MAX_GROUP_BYTES = 512 * 1024 * 1024  # of the columns of a row group that are decoded at once
 _MAX_GROUP_ROWS = 64 * 1024 * 1024  # PyArrow writes no larger row group
 _MAX_DECODED_BYTES = 512 * 1024 * 1024  # of the rows of a row group, held until they are encoded
 _TOO_LARGE = "a row group to encode is too large to be decoded at once"
@@ -62,18 +63,25 @@ class Operation:
             return reason
         if is_cut_anew(file.size, self.layout.target_file_bytes):
             return "the file is larger than the table wants its files"
-        if any(_is_large(group) for group in self._to_encode()):
+        if any(n > _MAX_GROUP_ROWS or size > _MAX_GROUP_BYTES for n, size in self._to_encode()):
             return _TOO_LARGE
         if self.surgery.bytes_kept(self.changes) < _LEAST_COPIED * file.size:
             return "the changes leave little of the file as it is"
         return None
 
-    def _to_encode(self) -> Iterator[Struct]:
-        """The row groups of which some column has to be encoded."""
+    def _to_encode(self) -> Iterator[tuple[int, int]]:
+        """Rows of each row group that has columns to encode, and the bytes of these columns."""
+        old = {column.name: column.leaves for column in columns_of(self.file.bytes.footer)}
+        leaves = {name: old[there] for name, there in self.file.names.items()}
         kept = self.surgery.kept(self.changes)
         for group, change, copied in zip(self.file.bytes.groups, self.changes, kept, strict=True):
-            if change.rows and len(copied) < len(self.surgery.columns):
-                yield group
+            fresh = [p.name for p in self.surgery.columns if p.name not in copied]
+            if change.rows and fresh:
+                chunks = items(group, Group.COLUMNS)
+                metas = [
+                    value(chunks[i], Chunk.META) for name in fresh for i in leaves.get(name, ())
+                ]
+                yield group_rows(group), sum(value(meta, Meta.UNCOMPRESSED) for meta in metas)
 
     def run(self) -> list[dict[str, object]]:
         """Write the new file; what it is, for the driver."""
@@ -156,7 +164,3 @@ class _Rows:
 def is_cut_anew(size: int, target: int) -> bool:
     """Whether a file that is rewritten becomes several: it is larger than the table wants them."""
     return size > 2 * target
-
-
-def _is_large(group: Struct) -> bool:
-    return value(group, Group.BYTES) > _MAX_GROUP_BYTES or group_rows(group) > _MAX_GROUP_ROWS

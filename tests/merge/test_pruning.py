@@ -125,7 +125,12 @@ def test_m21_every_transform_whose_value_follows_from_the_key(
 
 
 @pytest.mark.parametrize(
-    ("kind", "least"), [("INT", -(2**31)), ("BIGINT", -(2**63)), ("DECIMAL(4, 2)", "-99.99")]
+    ("mode", "kind", "least"),
+    [
+        ("copy-on-write", "INT", -(2**31)),
+        ("merge-on-read", "BIGINT", -(2**63)),
+        ("copy-on-write", "DECIMAL(4, 2)", "-99.99"),
+    ],
 )
 def test_m21_key_that_truncate_has_no_value_for(table_of, spark, mode, kind, least):
     """Rounded down it would leave its type: only the other partition columns rule out files."""

@@ -430,6 +430,16 @@ def test_a_row_group_that_is_large_once_decoded_is_not_held(tmp_path, monkeypatc
     assert updated(path, column="n")[1]["whole"] is None
 
 
+def test_a_large_row_group_of_which_little_is_encoded_is_not_too_large(tmp_path, monkeypatch):
+    path = plain_file(tmp_path, use_dictionary=False, compression="none")
+    group = pq.read_metadata(path).row_group(0)
+    sizes = [group.column(i).total_uncompressed_size for i in range(3)]
+    assert sizes[1] < sizes[2] < group.total_byte_size
+    monkeypatch.setattr(operation, "_MAX_GROUP_BYTES", sizes[1])
+    assert updated(path, column="n")[1]["whole"] is None
+    assert updated(path, column="s")[1]["whole"] == operation._TOO_LARGE
+
+
 def test_row_groups_of_columns_that_cannot_stay_are_not_too_large_either(tmp_path, monkeypatch):
     monkeypatch.setattr(operation, "_MAX_GROUP_ROWS", 20)
     promoted = Schema(*(NestedField(f.field_id, f.name, LongType()) for f in PLAIN.fields[:2]))
