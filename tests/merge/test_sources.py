@@ -78,7 +78,8 @@ def test_streaming_batch_beside_subqueries(table_of, spark, mode, tmp_path):
         assert batch.sparkSession is not spark
         merge.explain()
         results.append(merge.execute().clauses)
-        results.append(len(batch.sparkSession.catalog.listTables()))
+        left = [view.name for view in batch.sparkSession.catalog.listTables()]
+        results.append([name for name in left if name.startswith("_icefloe_")])
 
     changes = as_arrow([*CHANGES, row(4, "us", 4)])
     spark.createDataFrame(changes).write.json(str(tmp_path / "feed"))
@@ -86,7 +87,7 @@ def test_streaming_batch_beside_subqueries(table_of, spark, mode, tmp_path):
     running = stream.json(str(tmp_path / "feed")).writeStream.foreachBatch(apply)
     running.trigger(availableNow=True).start().awaitTermination()
 
-    assert results == [(1, 1), 0]
+    assert results == [(1, 1), []]
     assert triples(table) == AFTER
 
 
