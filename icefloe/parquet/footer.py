@@ -21,7 +21,7 @@ Read = Callable[[int, int], bytes]  # offset and length -> bytes
 
 
 class DamagedFileError(ValueError):
-    """A file that is cut short or holds what no Parquet file can; the message has its path."""
+    """A file that is cut short, or whose footer contradicts itself or the table; with its path."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path} is damaged: {reason}")
