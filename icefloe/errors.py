@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+RESTORE = "Nothing was changed. Restore the file from a backup."  # what to do about a damaged one
+
 
 class IcefloeError(Exception):
     """Base class of every error icefloe raises on purpose."""

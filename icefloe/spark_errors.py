@@ -15,6 +15,7 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.logger import PySparkLogger
 
 from icefloe.errors import (
+    RESTORE,
     ColumnNotFoundError,
     ConstraintError,
     IcefloeError,
@@ -238,7 +239,7 @@ def _storage(
             "property schema.name-mapping.default so that its columns can be found by name."
         )
     if damaged := _DAMAGED.search(text):
-        return StorageError(f"{damaged[1]}. Nothing was changed. Restore the file from a backup.")
+        return StorageError(f"{damaged[1]}. {RESTORE}")
     if encrypted := _ENCRYPTED.search(text):
         return UnsupportedTableError(f"{encrypted[1]}, which icefloe cannot change.")
     if failed := _WORKER_IO.search(text):

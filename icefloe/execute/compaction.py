@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from icefloe import columns
 from icefloe.execute.rewrite import uneven
+from icefloe.execute.row_counts import counted
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import (
     WrittenRows,
@@ -58,7 +59,8 @@ def write_packed(scan: Scan, packing: Packing, statement_id: str, target_bytes: 
         layout = replace(layout, target_file_bytes=limit, cut=columns.OUTPUT)
         first = [F.col(name) for name in (columns.OUTPUT, *names)]
     order = sort_columns(scan.state) or [F.col(columns.ORDER), F.col(columns.POS)]
-    written = _write(scan, rows.sortWithinPartitions(*first, *order), layout, names)
+    with counted(scan.state.io, over.candidates):
+        written = _write(scan, rows.sortWithinPartitions(*first, *order), layout, names)
     expected = sum(source.rows for source in sources)
     hidden = any(source.candidate.equality_deletes for source in sources)
     if written.rows != expected and (not hidden or written.rows > expected):

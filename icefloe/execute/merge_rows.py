@@ -25,6 +25,7 @@ from icefloe.execute.pinned import kept
 from icefloe.execute.rewrite import Rewriter, Rewritten, uneven
 from icefloe.execute.rewrite_and_add import FilesAndNewRows
 from icefloe.execute.row_changes import RowChangeOutcome
+from icefloe.execute.row_counts import counted
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, find_rows, write_data
 from icefloe.metadata.storage import delete_each
@@ -61,6 +62,11 @@ class MergeRows:
 
     def run(self) -> MergeOutcome:
         """Do it; nothing is published yet."""
+        read = () if self.labeller.join.shape is JoinShape.NONE else self._scan.candidates
+        with counted(self._scan.state.io, read):
+            return self._run()
+
+    def _run(self) -> MergeOutcome:
         inserts_only = self.labeller.join.shape in (JoinShape.NONE, JoinShape.SOURCE_ANTI)
         if inserts_only or self.mode is UpdateMode.MERGE_ON_READ:
             return self._merge_on_read()

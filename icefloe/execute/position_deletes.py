@@ -21,9 +21,11 @@ from pyroaring import BitMap64
 
 from icefloe.bitmaps import as_array, as_bitmap
 from icefloe.errors import UnsupportedTableError
+from icefloe.execute.row_counts import check_rows
 from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID, LiveFile
 from icefloe.metadata.state import TableState
 from icefloe.metadata.storage import locate, naming_unreadable_file, naming_unwritable_file
+from icefloe.parquet.footer import DamagedFileError, open_parquet
 
 _WRITE_ROWS = 1_000_000
 _SCHEMA = pa.schema(
@@ -94,7 +96,12 @@ def _write(
         if "s3" not in place.filesystem.type_name:
             place.filesystem.create_dir(parent, recursive=True)
         with place.filesystem.open_output_stream(place.path) as sink:
-            with pq.ParquetWriter(sink, _SCHEMA, compression=state.settings.compression) as writer:
+            with pq.ParquetWriter(
+                sink,
+                _SCHEMA,
+                compression=state.settings.compression,
+                write_page_checksum=True,
+            ) as writer:
                 for group in _groups(chunks):
                     writer.write_table(_table(group))
             size = sink.tell()
@@ -156,10 +163,28 @@ def _read(io: FileIO, delete: LiveFile) -> Deleted:
         naming_unreadable_file(delete.path),
         place.filesystem.open_input_file(place.path) as source,
     ):
-        parquet = pq.ParquetFile(source, read_dictionary=["file_path"])
+        # PyArrow ends the process when it comes upon a footer that is damaged in certain ways.
+        open_parquet(delete.path, source.size(), lambda at, length: source.read_at(length, at))
+        parquet = pq.ParquetFile(
+            source, read_dictionary=["file_path"], page_checksum_verification=True
+        )
+        _check_columns(delete, parquet.schema_arrow)
+        rows = 0
         for batch in parquet.iter_batches(_WRITE_ROWS, columns=["file_path", "pos"]):
+            if any(column.null_count for column in batch.columns):
+                raise DamagedFileError(delete.path, "it names no file or no position in a row")
             _collect(batch, found)
+            rows += batch.num_rows
+        check_rows(delete, rows)
     return found
+
+
+def _check_columns(delete: LiveFile, schema: pa.Schema) -> None:
+    kinds = {field.name: field.type for field in schema}
+    path = kinds.get("file_path", pa.null())
+    path = path.value_type if pa.types.is_dictionary(path) else path
+    if path not in (pa.string(), pa.large_string()) or kinds.get("pos") != pa.int64():
+        raise DamagedFileError(delete.path, "its columns are not those of position deletes")
 
 
 def _collect(batch: pa.RecordBatch, found: Deleted) -> None:

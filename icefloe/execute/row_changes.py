@@ -18,6 +18,7 @@ from icefloe.changes import FileChanges
 from icefloe.execute.acted_rows import ActedRows
 from icefloe.execute.marked_rows import Hits, by_location, count, file_changes
 from icefloe.execute.rewrite import Rewriter, Rewritten, uneven
+from icefloe.execute.row_counts import counted
 from icefloe.execute.scan import Scan
 from icefloe.execute.splits import columns_in, larger_splits, times_read
 from icefloe.execute.write_data import REPLACING, WrittenRows, find_rows, write_data
@@ -73,13 +74,14 @@ def change_rows(change: RowChange) -> RowChangeOutcome:
         replaced=tuple(c.live for c in covered),
         rows_deleted=sum(change.scan.live_rows(c) for c in covered),
     )
-    match change.mode:
-        case UpdateMode.COPY_ON_WRITE:
-            return _outcome(change, dropped + _rewrite(change, rest), {})
-        case UpdateMode.MERGE_ON_READ:
-            return _merge_on_read(change, dropped, rest)
-        case UpdateMode.AUTO:
-            return _by_file(change, dropped, rest)
+    with counted(change.scan.state.io, rest):
+        match change.mode:
+            case UpdateMode.COPY_ON_WRITE:
+                return _outcome(change, dropped + _rewrite(change, rest), {})
+            case UpdateMode.MERGE_ON_READ:
+                return _merge_on_read(change, dropped, rest)
+            case UpdateMode.AUTO:
+                return _by_file(change, dropped, rest)
 
 
 def _whole_files(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -186,6 +186,7 @@ class Scan:
                 .option("ignoreMissingFiles", "false")
                 .option("ignoreCorruptFiles", "false")
                 .option("mergeSchema", "false")
+                .option("parquet.page.verify-checksum.enabled", "true")
                 .parquet(*map(spark_location, paths))
             )
 

@@ -135,6 +135,7 @@ def file_layout(state: TableState, statement_id: str) -> FileLayout:
         "dictionary_pagesize_limit": settings.dictionary_bytes,
         "store_decimal_as_integer": True,
         "coerce_timestamps": "us",
+        "write_page_checksum": True,
     }
     if settings.compression_level is not None and settings.compression in (
         "zstd",

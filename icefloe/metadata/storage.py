@@ -14,7 +14,8 @@ from pyarrow.fs import FileSelector, FileSystem, FileType
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from icefloe.errors import StorageError
+from icefloe.errors import RESTORE, StorageError, UnsupportedTableError
+from icefloe.parquet.footer import DamagedFileError, EncryptedFileError
 
 log = logging.getLogger("icefloe")
 
@@ -113,6 +114,10 @@ def naming_unreadable_file(location: str) -> Iterator[None]:
         yield
     except FileNotFoundError as missing:
         raise StorageError(f"File is missing: {location}") from missing
+    except DamagedFileError as damaged:
+        raise StorageError(f"{damaged}. {RESTORE}") from damaged
+    except EncryptedFileError as encrypted:
+        raise UnsupportedTableError(f"{encrypted}, which icefloe cannot read.") from encrypted
     except (OSError, pa.ArrowException) as failed:
         raise StorageError(f"Cannot read {location}: {failed}") from failed
 
