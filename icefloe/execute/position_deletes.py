@@ -165,10 +165,14 @@ def _read(io: FileIO, delete: LiveFile) -> Deleted:
     ):
         # PyArrow ends the process when it comes upon a footer that is damaged in certain ways.
         open_parquet(delete.path, source.size(), lambda at, length: source.read_at(length, at))
+        footer = pq.read_metadata(source)
+        _check_columns(delete, footer.schema.to_arrow_schema())
         parquet = pq.ParquetFile(
-            source, read_dictionary=["file_path"], page_checksum_verification=True
+            source,
+            metadata=footer,
+            read_dictionary=["file_path"],
+            page_checksum_verification=True,
         )
-        _check_columns(delete, parquet.schema_arrow)
         rows = 0
         for batch in parquet.iter_batches(_WRITE_ROWS, columns=["file_path", "pos"]):
             if any(column.null_count for column in batch.columns):
@@ -181,9 +185,7 @@ def _read(io: FileIO, delete: LiveFile) -> Deleted:
 
 def _check_columns(delete: LiveFile, schema: pa.Schema) -> None:
     kinds = {field.name: field.type for field in schema}
-    path = kinds.get("file_path", pa.null())
-    path = path.value_type if pa.types.is_dictionary(path) else path
-    if path not in (pa.string(), pa.large_string()) or kinds.get("pos") != pa.int64():
+    if kinds.get("file_path") != pa.string() or kinds.get("pos") != pa.int64():
         raise DamagedFileError(delete.path, "its columns are not those of position deletes")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +13,8 @@ from hand_made import equality_delete, publish
 from tables import data_files, delete_files, stored_files
 
 from icefloe import Table
-from icefloe.errors import StorageError
+from icefloe.errors import StorageError, UnsupportedTableError
+from icefloe.execute.position_deletes import read_position_deletes
 from icefloe.metadata.manifests import list_manifests
 from icefloe.parquet.compact import Items, Kind, changed
 from icefloe.parquet.fields import File, Group
@@ -147,6 +149,24 @@ def test_position_deletes_that_name_other_columns(table):
     path = delete_file(table)
     overwrite(path, 0, path.read_bytes().replace(b"pos", b"sop"))
     refused(table, path, table.compact, lambda: table.scan().collect())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_byte_of_position_deletes_that_was_changed_anywhere(table, seed):
+    """They name the same rows as before, or are refused by their path."""
+    (delete, *_) = delete_files(table)
+    path, random, io = local(delete.path), Random(seed), table.iceberg.io
+    before, data = read_position_deletes(io, [delete]), path.read_bytes()
+    told = 0
+    for _ in range(300):
+        path.write_bytes(data)
+        overwrite(path, random.randrange(4, len(data)), random.randbytes(1))
+        try:
+            assert read_position_deletes(io, [delete]) == before
+        except (StorageError, UnsupportedTableError) as refusal:
+            assert path.name in str(refusal)
+            told += 1
+    assert told > 100
 
 
 @pytest.mark.parametrize("kind", ["data", "deletes"])
