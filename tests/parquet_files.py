@@ -226,6 +226,17 @@ def by_polars(path: Path) -> str:
     return repr(pl.read_parquet(path).rows())
 
 
+def polars_reads(path: Path) -> bool:
+    """Whether it knows every encoding of a file: of parquet-mr's newer ones, one it does not."""
+    try:
+        pl.read_parquet(path)
+    except pl.exceptions.ComputeError as error:
+        if "Not yet supported" not in str(error):
+            raise
+        return False
+    return True
+
+
 def by_clickhouse(path: Path) -> str:
     """Its lines in an order of their own: row groups come as they are ready."""
     answer = chdb.query(f"SELECT * FROM file('{path}', Parquet)", "JSONCompactEachRow")

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icefloe.parquet.check_index import extremes, locations_of, rows_of_leaves, wrong_pages
-from icefloe.parquet.compact import Struct, items, read_struct, value
-from icefloe.parquet.fields import Chunk, Group, Location, Meta, Page
-from icefloe.parquet.footer import MAGIC, ParquetBytes, chunk_range, open_buffer
+from icefloe.parquet.check_index import FoundPage, PageBytes, wrong_indexes
+from icefloe.parquet.check_values import wrong_levels, wrong_statistics
+from icefloe.parquet.compact import Struct, changed, items, read_struct, value
+from icefloe.parquet.entries import Entries, entries_of
+from icefloe.parquet.fields import (
+    Chunk,
+    File,
+    Group,
+    Meta,
+    Page,
+    PageData,
+    PageDataV2,
+    PageEncoding,
+    Statistics,
+)
+from icefloe.parquet.footer import MAGIC, ParquetBytes, chunk_range, group_rows, open_buffer
+from icefloe.parquet.shape import Leaf, columns_of
 
 _DICTIONARY_PAGE = 2
 
@@ -25,27 +38,115 @@ def problems(path: str, buffer: pa.Buffer) -> list[str]:
     file = open_buffer(path, buffer)
     found = [*_places(file), *_groups(file), *_indexed_in_part(file)]
     reader = pq.ParquetFile(pa.BufferReader(buffer), page_checksum_verification=True)
-    for number in range(reader.metadata.num_row_groups):
-        group = reader.metadata.row_group(number)
+    leaves = [leaf for column in columns_of(file.footer) for leaf in column.values]
+    for number, group in enumerate(file.groups):
         rows = reader.read_row_group(number)
-        if rows.num_rows != group.num_rows:
-            found.append(f"row group {number}: {rows.num_rows} rows read, not {group.num_rows}")
-        columns = [column.combine_chunks() for column in rows.columns]
-        leaves = [leaf for column in columns for leaf in _leaves(column)]
-        by_row = [leaf for column in columns for leaf in rows_of_leaves(column)]
-        chunks = items(file.groups[number], Group.COLUMNS)
-        for leaf, (values, one_each) in enumerate(zip(leaves, by_row, strict=True)):
-            chunk = group.column(leaf)
-            repeated = reader.schema.column(leaf).max_repetition_level > 0
+        if rows.num_rows != group_rows(group):
+            found.append(f"row group {number}: {rows.num_rows} rows read, not {group_rows(group)}")
+        columns = zip(rows.columns, rows.schema, strict=True)
+        entries = [
+            leaf
+            for column, field in columns
+            for leaf in entries_of(column.combine_chunks(), nullable=field.nullable)
+        ]
+        chunks = items(group, Group.COLUMNS)
+        for leaf, chunk, values in zip(leaves, chunks, entries, strict=True):
+            name = b".".join(leaf.path).decode()
             found += [
-                f"row group {number}, {chunk.path_in_schema}: {wrong}"
-                for wrong in (
-                    *_nulls(chunk, values, repeated=repeated),
-                    *_bounds(chunk, values),
-                    *wrong_pages(file, chunks[leaf], one_each),
-                )
+                f"row group {number}, {name}: {wrong}"
+                for wrong in _wrong_chunk(file, chunk, leaf, values)
             ]
     return found
+
+
+def _wrong_chunk(file: ParquetBytes, chunk: Struct, leaf: Leaf, entries: Entries) -> Iterator[str]:
+    """What the footer, the pages' headers and the page indexes tell wrongly of a chunk."""
+    meta = value(chunk, Chunk.META)
+    if len(entries) != value(meta, Meta.VALUES):
+        yield f"{len(entries)} values were read, not {value(meta, Meta.VALUES)}"
+    told = value(meta, Meta.STATISTICS, {})
+    if leaf.repetition and value(file.footer, File.CREATED_BY, b"").startswith(b"DuckDB"):
+        told = changed(told, {Statistics.NULLS: None})  # it counts NULL structures in lists twice
+    yield from wrong_statistics(told, entries, leaf.type or 0)
+    yield from wrong_levels(value(meta, Meta.SIZES, {}), entries)
+    pages = _pages(file, chunk)
+    yield from _wrong_totals(meta, pages, *chunk_range(chunk))
+    yield from _wrong_encodings(meta, pages)
+    found: list[FoundPage] = []
+    first = 0
+    for page in pages:
+        if not page.is_dictionary:
+            found.append(FoundPage(page, entries.slice(first, page.values)))
+            first += page.values
+    for number, one in enumerate(found):
+        for wrong in _wrong_page(one, leaf):
+            yield f"page {number}: {wrong}"
+    yield from wrong_indexes(file, chunk, leaf, found)
+
+
+def _pages(file: ParquetBytes, chunk: Struct) -> list[PageBytes]:
+    """Walk the pages of a chunk by their headers."""
+    start, length = chunk_range(chunk)
+    data = file.take(start, length)
+    pages: list[PageBytes] = []
+    at = 0
+    while at < length:
+        header, body = read_struct(data, at)
+        end = body + value(header, Page.COMPRESSED)
+        pages.append(PageBytes(start + at, end - at, body - at, header))
+        at = end
+    return pages
+
+
+def _wrong_totals(
+    meta: Struct, pages: Sequence[PageBytes], start: int, length: int
+) -> Iterator[str]:
+    """Whether the footer does not tell where pages are and how large they are together."""
+    stored = sum(page.size for page in pages)
+    if stored != length:
+        yield f"its pages end at byte {stored} of {length}"
+    values = sum(page.values for page in pages if not page.is_dictionary)
+    if values != value(meta, Meta.VALUES):
+        yield f"its pages have {values} values, not {value(meta, Meta.VALUES)}"
+    size = sum(page.header_size + value(page.header, Page.UNCOMPRESSED) for page in pages)
+    if size != value(meta, Meta.UNCOMPRESSED):
+        yield f"its pages have {size} bytes, not {value(meta, Meta.UNCOMPRESSED)}"
+    dictionaries = [page.start for page in pages if page.is_dictionary]
+    if dictionaries not in ([], [value(meta, Meta.DICTIONARY_PAGE, start)]):
+        yield "its dictionary is not where the footer says"
+    data = [page.start for page in pages if not page.is_dictionary]
+    if data and data[0] != value(meta, Meta.DATA_PAGE):
+        yield "its first data page is not where the footer says"
+
+
+def _wrong_page(page: FoundPage, leaf: Leaf) -> Iterator[str]:
+    """What a page's header tells wrongly."""
+    header = page.bytes.header
+    data, newer = value(header, Page.DATA), value(header, Page.DATA_V2)
+    told = value(data, PageData.STATISTICS, {}) if data else value(newer, PageDataV2.STATISTICS, {})
+    yield from wrong_statistics(told, page.entries, leaf.type or 0)
+    if newer and value(newer, PageDataV2.NULLS) not in page.entries.null_counts:
+        yield f"it has {max(page.entries.null_counts)} NULLs, not {value(newer, PageDataV2.NULLS)}"
+    if newer and value(newer, PageDataV2.ROWS) != page.entries.rows:
+        yield f"it has {page.entries.rows} rows, not {value(newer, PageDataV2.ROWS)}"
+
+
+def _wrong_encodings(meta: Struct, pages: Sequence[PageBytes]) -> Iterator[str]:
+    """Whether the footer does not tell how the pages are encoded.
+
+    Of which version pages are is not compared: PyArrow takes the newer ones for old ones here.
+    """
+    used = Counter((page.is_dictionary, page.encoding) for page in pages)
+    told: Counter[tuple[bool, int]] = Counter()
+    for stat in items(meta, Meta.ENCODING_STATS):
+        is_dictionary = value(stat, PageEncoding.PAGE) == _DICTIONARY_PAGE
+        told[is_dictionary, value(stat, PageEncoding.ENCODING)] += value(stat, PageEncoding.COUNT)
+    if told and told != used:
+        yield f"its pages are encoded as {dict(used)}, the footer says {dict(told)}"
+    missing = {page.encoding for page in pages if not page.is_dictionary}
+    missing -= set(items(meta, Meta.ENCODINGS))
+    if missing:
+        yield f"the footer does not tell of its encodings {sorted(missing)}"
 
 
 def _places(file: ParquetBytes) -> Iterator[str]:
@@ -93,86 +194,3 @@ def _groups(file: ParquetBytes) -> Iterator[str]:
             yield f"row group {number}: it does not begin where it says"
         if value(group, Group.ORDINAL, number) != number:
             yield f"row group {number}: it says it is number {value(group, Group.ORDINAL)}"
-        for leaf, chunk in enumerate(chunks):
-            for wrong in _pages(file, chunk):
-                yield f"row group {number}, column {leaf}: {wrong}"
-
-
-def _pages(file: ParquetBytes, chunk: Struct) -> Iterator[str]:
-    """Walk the pages of a chunk by their headers."""
-    meta = value(chunk, Chunk.META)
-    start, length = chunk_range(chunk)
-    data = file.take(start, length)
-    at = values = uncompressed = 0
-    places: list[int] = []
-    while at < length:
-        header, body = read_struct(data, at)
-        if value(header, Page.TYPE) == _DICTIONARY_PAGE:
-            if at or value(meta, Meta.DICTIONARY_PAGE, start) != start:
-                yield "its dictionary is not where the footer says"
-        else:
-            places.append(start + at)
-            page = value(header, Page.DATA) or value(header, Page.DATA_V2)
-            values += value(page, Page.VALUES)
-        uncompressed += body - at + value(header, Page.UNCOMPRESSED)
-        at = body + value(header, Page.COMPRESSED)
-    if at != length:
-        yield f"its pages end at byte {at} of {length}"
-    if values != value(meta, Meta.VALUES):
-        yield f"its pages have {values} values, not {value(meta, Meta.VALUES)}"
-    if uncompressed != value(meta, Meta.UNCOMPRESSED):
-        yield f"its pages have {uncompressed} bytes, not {value(meta, Meta.UNCOMPRESSED)}"
-    if places and places[0] != value(meta, Meta.DATA_PAGE):
-        yield "its first data page is not where the footer says"
-    if Chunk.OFFSET_INDEX in chunk:
-        told = [value(place, Location.OFFSET) for place in locations_of(file, chunk)]
-        if told != places:
-            yield "its offset index does not tell where its pages are"
-
-
-def _leaves(array: pa.Array) -> list[pa.Array]:
-    """The leaf values of a column, without NULLs at any level, in the order of Parquet's leaves."""
-    present = array.drop_null() if array.null_count else array
-    kind = present.type
-    if isinstance(present, pa.DictionaryArray):
-        return [present.dictionary_decode()]
-    if isinstance(present, pa.ExtensionArray):
-        return [present.storage]
-    if pa.types.is_struct(kind):
-        return [leaf for index in range(kind.num_fields) for leaf in _leaves(present.field(index))]
-    if pa.types.is_map(kind):
-        return [*_leaves(_elements(present).field(0)), *_leaves(_elements(present).field(1))]
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _leaves(_elements(present))
-    return [present]
-
-
-def _elements(array: pa.Array) -> pa.Array:
-    if not len(array):
-        return array.values.slice(0, 0)
-    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
-    return array.values.slice(first, last - first)
-
-
-def _nulls(chunk: pq.ColumnChunkMetaData, values: pa.Array, *, repeated: bool) -> Iterator[str]:
-    """Whether NULLs are counted right; inside lists, writers count in several ways."""
-    told = chunk.statistics
-    nulls = chunk.num_values - len(values)
-    if told is not None and told.has_null_count and not repeated and told.null_count != nulls:
-        yield f"it has {nulls} NULLs, its statistics say {told.null_count}"
-
-
-def _bounds(chunk: pq.ColumnChunkMetaData, values: pa.Array) -> Iterator[str]:
-    told = chunk.statistics
-    if told is None or not told.has_min_max:
-        return
-    least, most = extremes(values)
-    if least is None:
-        yield f"it has the bounds {told.min!r} and {told.max!r} without values"
-        return
-    exact = not isinstance(least, str | bytes)
-    low, high = told.min, told.max
-    if isinstance(low, float) and (math.isnan(low) or math.isnan(high)):
-        return  # as parquet-mr writes them: readers take such bounds for none
-    if low > least or high < most or (exact and (low != least or high != most)):
-        yield f"its values are from {least!r} to {most!r}, its statistics say {low!r} to {high!r}"

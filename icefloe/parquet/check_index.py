@@ -1,102 +1,147 @@
-"""Compare column indexes, which tell NULLs and bounds of each page, with what the pages hold."""
+"""Compare page indexes, which tell where pages are and what each holds, with the pages."""
 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from icefloe.parquet.check_values import as_bound, histogram, wrong_bounds
 from icefloe.parquet.compact import Struct, items, read_struct, value
-from icefloe.parquet.fields import Chunk, ColumnIndex, Location, OffsetIndex
+from icefloe.parquet.entries import Entries
+from icefloe.parquet.fields import (
+    Chunk,
+    ColumnIndex,
+    Location,
+    OffsetIndex,
+    Page,
+    PageData,
+    PageDataV2,
+)
 from icefloe.parquet.footer import ParquetBytes
+from icefloe.parquet.shape import Leaf
 
-_NUMBERS = {pa.int32(): "<i", pa.int64(): "<q", pa.float32(): "<f", pa.float64(): "<d"}
-
-
-def locations_of(file: ParquetBytes, chunk: Struct) -> Sequence[Struct]:
-    """Where the offset index of a chunk says that its pages are."""
-    return items(_read(file, chunk, Chunk.OFFSET_INDEX), OffsetIndex.LOCATIONS)
+_ASCENDING, _DESCENDING = 1, 2
 
 
-def rows_of_leaves(column: pa.Array) -> list[pa.Array | None]:
-    """Each leaf of a column, one value for each row; None for leaves that repeat."""
-    kind = column.type
-    if isinstance(column, pa.DictionaryArray):
-        return [column.dictionary_decode()]
-    if isinstance(column, pa.ExtensionArray):
-        return [column.storage]
-    if pa.types.is_struct(kind):
-        return [leaf for child in column.flatten() for leaf in rows_of_leaves(child)]
-    return [None] * _leaf_count(kind) if pa.types.is_nested(kind) else [column]
+@dataclass(frozen=True, slots=True)
+class PageBytes:
+    """A page where it lies in its file."""
+
+    start: int
+    size: int  # with its header
+    header_size: int
+    header: Struct
+
+    @property
+    def is_dictionary(self) -> bool:
+        """Whether it has a dictionary instead of entries."""
+        return Page.DICTIONARY in self.header
+
+    @property
+    def values(self) -> int:
+        """How many there are."""
+        return int(value(self._details, PageData.VALUES))
+
+    @property
+    def encoding(self) -> int:
+        """The number of the encoding of its values."""
+        newer = Page.DATA_V2 in self.header
+        return int(value(self._details, PageDataV2.ENCODING if newer else PageData.ENCODING))
+
+    @property
+    def _details(self) -> Struct:
+        kinds = (Page.DATA, Page.DATA_V2, Page.DICTIONARY)
+        return next(value(self.header, kind) for kind in kinds if kind in self.header)
 
 
-def wrong_pages(file: ParquetBytes, chunk: Struct, rows: pa.Array | None) -> Iterator[str]:
-    """What a chunk's column index tells wrongly; `rows` has its value for each row."""
-    if Chunk.COLUMN_INDEX not in chunk or Chunk.OFFSET_INDEX not in chunk:
+@dataclass(frozen=True, slots=True)
+class FoundPage:
+    """A page of data, and its entries."""
+
+    bytes: PageBytes
+    entries: Entries
+
+
+def wrong_indexes(
+    file: ParquetBytes, chunk: Struct, leaf: Leaf, pages: Sequence[FoundPage]
+) -> Iterator[str]:
+    """What a chunk's page indexes tell wrongly of its pages."""
+    if Chunk.OFFSET_INDEX not in chunk:
+        return
+    offsets = _read(file, chunk, Chunk.OFFSET_INDEX)
+    told = [
+        tuple(value(place, f) for f in (Location.OFFSET, Location.SIZE, Location.FIRST_ROW))
+        for place in items(offsets, OffsetIndex.LOCATIONS)
+    ]
+    if told != _locations(pages):
+        yield "its offset index does not tell where its pages are"
+        return
+    sizes = items(offsets, OffsetIndex.BYTES)
+    for number, (size, page) in enumerate(zip(sizes, pages, strict=False)):
+        if page.entries.bytes not in (None, size):
+            yield f"page {number}: it has {page.entries.bytes} bytes, the offset index says {size}"
+    if Chunk.COLUMN_INDEX not in chunk:
         return
     index = _read(file, chunk, Chunk.COLUMN_INDEX)
-    firsts = [value(place, Location.FIRST_ROW) for place in locations_of(file, chunk)]
-    told = len(items(index, ColumnIndex.NULL_PAGES))
-    if told != len(firsts):
-        yield f"its column index tells of {told} pages, its offset index of {len(firsts)}"
+    lists = (ColumnIndex.NULL_PAGES, ColumnIndex.LEAST, ColumnIndex.MOST)
+    counts = {len(items(index, which)) for which in lists}
+    if counts != {len(pages)}:
+        yield f"its column index tells of {max(counts)} pages, its offset index of {len(pages)}"
         return
-    if rows is None:
-        return
-    for page, (first, last) in enumerate(pairwise([*firsts, len(rows)])):
-        for wrong in _wrong_page(index, page, rows.slice(first, last - first)):
-            yield f"page {page}: {wrong}"
+    for number, page in enumerate(pages):
+        for wrong in _wrong_page(index, number, page.entries, leaf):
+            yield f"page {number}: {wrong}"
+    yield from _wrong_order(index, pages, leaf)
 
 
-def _wrong_page(index: Struct, page: int, values: pa.Array) -> Iterator[str]:
-    nulls = values.null_count
+def _locations(pages: Sequence[FoundPage]) -> list[tuple[int, int, int]]:
+    found, row = [], 0
+    for page in pages:
+        found.append((page.bytes.start, page.bytes.size, row))
+        row += page.entries.rows
+    return found
+
+
+def _wrong_page(index: Struct, page: int, entries: Entries, leaf: Leaf) -> Iterator[str]:
     counts = items(index, ColumnIndex.NULL_COUNTS)
-    if counts and counts[page] != nulls:
+    if counts and counts[page] not in entries.null_counts:
+        nulls = max(entries.null_counts)
         yield f"it has {nulls} NULLs, the column index says {counts[page]}"
-    if items(index, ColumnIndex.NULL_PAGES)[page] != (nulls == len(values)):
-        yield f"the column index is wrong about all its {len(values)} values being NULL"
-    elif nulls < len(values):
+    missing = entries.values.null_count == len(entries)
+    if items(index, ColumnIndex.NULL_PAGES)[page] != missing:
+        yield f"the column index is wrong about all its {len(entries)} values being NULL"
+    elif not missing:
         low, high = (items(index, bound)[page] for bound in (ColumnIndex.LEAST, ColumnIndex.MOST))
-        if not _holds(low, high, values.drop_null()):
-            yield f"its values are not from {low!r} to {high!r}, as the column index says"
+        for wrong in wrong_bounds(low, high, entries, leaf.type or 0):
+            yield f"{wrong}, as the column index says"
+    for which, levels, most in (
+        (ColumnIndex.REPETITION, entries.repetition, leaf.repetition),
+        (ColumnIndex.DEFINITION, entries.definition, leaf.definition),
+    ):
+        told = list(items(index, which))[page * (most + 1) : (page + 1) * (most + 1)]
+        if told and told != histogram(levels, most + 1):
+            yield f"its levels are {histogram(levels, most + 1)}, the column index says {told}"
 
 
-def _holds(low: bytes, high: bytes, values: pa.Array) -> bool:
-    """Whether values lie between bounds, where texts may be cut; other types are not looked at."""
-    kind = values.type
-    if pa.types.is_timestamp(kind):
-        return _holds(low, high, values.cast(pa.int64()))
-    if pa.types.is_date32(kind):
-        return _holds(low, high, values.cast(pa.int32()))
-    if kind in _NUMBERS:
-        least, most = extremes(values)
-        told = [struct.unpack(_NUMBERS[kind], bound)[0] for bound in (low, high)]
-        is_nan = any(map(math.isnan, told))  # which readers take for no bound
-        return least is None or is_nan or told == [least, most]
-    if pa.types.is_large_string(kind) or pa.types.is_string(kind):
-        values = values.cast(pa.large_binary())
-    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-        least, most = extremes(values)
-        return bool(low <= least and high >= most)
-    return True
-
-
-def extremes(values: pa.Array) -> tuple[Any, Any]:
-    """The least and the greatest value; NaN is neither, and without others there are none."""
-    if pa.types.is_floating(values.type):
-        values = values.filter(pc.invert(pc.is_nan(values)))
-    found = pc.min_max(values)
-    return found["min"].as_py(), found["max"].as_py()
-
-
-def _leaf_count(kind: pa.DataType) -> int:
-    if not pa.types.is_nested(kind):
-        return 1
-    return sum(_leaf_count(kind.field(i).type) for i in range(kind.num_fields))
+def _wrong_order(index: Struct, pages: Sequence[FoundPage], leaf: Leaf) -> Iterator[str]:
+    """Whether bounds are not in the order that the index says they are in."""
+    order = value(index, ColumnIndex.ORDER)
+    if order not in (_ASCENDING, _DESCENDING):
+        return
+    for which in (ColumnIndex.LEAST, ColumnIndex.MOST):
+        bounds: list[Any] = [
+            as_bound(bound, page.entries.values.type, leaf.type or 0)
+            for bound, page in zip(items(index, which), pages, strict=True)
+            if page.entries.values.null_count < len(page.entries)
+        ]
+        bounds = [b for b in bounds if not (isinstance(b, float) and math.isnan(b))]
+        follow = pairwise(bounds if order == _ASCENDING else reversed(bounds))
+        if any(one > other for one, other in follow):
+            yield "its pages are not in the order that the column index says"
+            return
 
 
 def _read(file: ParquetBytes, chunk: Struct, which: int) -> Struct:

@@ -82,15 +82,30 @@ class Meta:
     DATA_PAGE = 9
     INDEX_PAGE = 10
     DICTIONARY_PAGE = 11
+    STATISTICS = 12
     ENCODING_STATS = 13
     BLOOM = 14
     BLOOM_LENGTH = 15
     SIZES = 16
 
 
-class Sizes:
-    """SizeStatistics: how many values have each level."""
+class Statistics:
+    """Statistics: of a chunk, or of a page."""
 
+    OLD_MOST = 1  # for types whose order is that of signed numbers
+    OLD_LEAST = 2
+    NULLS = 3
+    DISTINCT = 4
+    MOST = 5
+    LEAST = 6
+    MOST_IS_EXACT = 7
+    LEAST_IS_EXACT = 8
+
+
+class Sizes:
+    """SizeStatistics: how many bytes the values have, and how many have each level."""
+
+    BYTES = 1
     REPETITION = 2
     DEFINITION = 3
 
@@ -100,18 +115,21 @@ class PageEncoding:
 
     PAGE = 1
     ENCODING = 2
+    COUNT = 3
 
 
 class OffsetIndex:
     """OffsetIndex: where the pages of a chunk are."""
 
     LOCATIONS = 1
+    BYTES = 2
 
 
 class Location:
     """PageLocation."""
 
     OFFSET = 1
+    SIZE = 2
     FIRST_ROW = 3
 
 
@@ -121,7 +139,10 @@ class ColumnIndex:
     NULL_PAGES = 1
     LEAST = 2
     MOST = 3
+    ORDER = 4
     NULL_COUNTS = 5
+    REPETITION = 6
+    DEFINITION = 7
 
 
 class Page:
@@ -131,5 +152,23 @@ class Page:
     UNCOMPRESSED = 2
     COMPRESSED = 3
     DATA = 5
+    DICTIONARY = 7
     DATA_V2 = 8
-    VALUES = 1  # in both kinds of data page
+
+
+class PageData:
+    """DataPageHeader."""
+
+    VALUES = 1
+    ENCODING = 2
+    STATISTICS = 5
+
+
+class PageDataV2:
+    """DataPageHeaderV2."""
+
+    VALUES = 1
+    NULLS = 2
+    ROWS = 3
+    ENCODING = 4
+    STATISTICS = 8

@@ -16,11 +16,12 @@ from icefloe.parquet.compact import (
     value,
     write_struct,
 )
-from icefloe.parquet.fields import Chunk, Group, Location, OffsetIndex
+from icefloe.parquet.fields import Chunk, Group, Location, Meta, OffsetIndex
 from icefloe.parquet.footer import MAGIC, DamagedFileError, ParquetBytes, chunk_range
 
 _GAP = 4096  # bytes between indexes that are read rather than left out
 _MAX_READ = 8 * 1024 * 1024
+_DELTA_BYTE_ARRAY = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,10 @@ class IndexReader:
             offsets = self._take(chunk, Chunk.OFFSET_INDEX)
             if offsets is None:
                 return Indexes(self.file.path)
-            moved = write_struct(_moved_pages(read_struct(offsets)[0], chunk_range(chunk), delta))
+            index = _moved_pages(read_struct(offsets)[0], chunk_range(chunk), delta)
+            if miscounts_bytes(value(chunk, Chunk.META)):
+                index = changed(index, {OffsetIndex.BYTES: None})
+            moved = write_struct(index)
             return Indexes(self.file.path, self._take(chunk, Chunk.COLUMN_INDEX), moved)
         except (ValueError, TypeError, AttributeError):
             return Indexes(self.file.path)
@@ -69,6 +73,11 @@ class IndexReader:
         if run not in self._read:
             self._read[run] = self.file.take(first, last - first)
         return bytes(self._read[run][start - first : end - first])
+
+
+def miscounts_bytes(meta: Struct) -> bool:
+    """Whether it is told wrongly how many bytes a chunk's values have, as PyArrow does of some."""
+    return _DELTA_BYTE_ARRAY in items(meta, Meta.ENCODINGS)
 
 
 def _runs(file: ParquetBytes) -> list[tuple[int, int]]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
-from icefloe.parquet.fields import Chunk, File, Group, Meta
+from icefloe.parquet.fields import Chunk, File, Group, Meta, Sizes
 from icefloe.parquet.footer import MAGIC, ParquetBytes, chunk_range, footer_bytes
-from icefloe.parquet.page_index import Indexes, IndexReader
+from icefloe.parquet.page_index import Indexes, IndexReader, miscounts_bytes
 
 _MAX_ORDINAL = 32_767
 
@@ -214,7 +214,10 @@ def _moved(chunk: Struct, delta: int, path: Sequence[bytes]) -> Struct:
     for field in (Meta.INDEX_PAGE, Meta.DICTIONARY_PAGE):
         if value(meta, field, 1) <= 0:  # some writers say 0 for "none"
             places[field] = None
-    named = {Meta.PATH: (Kind.LIST, Items(Kind.BINARY, path))}
+    named: dict[int, tuple[Kind, Any] | None] = {Meta.PATH: (Kind.LIST, Items(Kind.BINARY, path))}
+    if Meta.SIZES in meta and miscounts_bytes(meta):
+        sizes = changed(value(meta, Meta.SIZES), {Sizes.BYTES: None})
+        named[Meta.SIZES] = (Kind.STRUCT, sizes)
     return changed(
         chunk,
         {

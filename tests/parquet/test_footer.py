@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icefloe.parquet.check import problems
 from icefloe.parquet.compact import (
     Items,
     Kind,
@@ -22,9 +21,8 @@ from icefloe.parquet.compact import (
     value,
     write_struct,
 )
-from icefloe.parquet.fields import Chunk, ColumnIndex, File, Group, Meta, Sizes
+from icefloe.parquet.fields import Chunk, File, Group, Meta, Sizes
 from icefloe.parquet.footer import (
-    MAGIC,
     DamagedFileError,
     EncryptedFileError,
     footer_bytes,
@@ -197,69 +195,3 @@ def test_chunks_of_another_type_than_the_schema_says_are_refused(wrong):
     footer = changed(file.footer, {File.GROUPS: (Kind.LIST, Items(Kind.STRUCT, groups))})
     with pytest.raises(DamagedFileError, match="f is damaged: column 0 of row group 0 is not of"):
         open_buffer("f", pa.py_buffer(data.to_pybytes()[: file.footer_at] + footer_bytes(footer)))
-
-
-def test_the_check_finds_what_is_wrong():
-    """A checker that finds nothing in a bad file would prove nothing about ours."""
-    data = written(write_page_index=True, compression="none", use_dictionary=False)
-    assert problems("x", data) == []
-    file = open_buffer("x", data)
-    group = file.groups[0]
-
-    def with_group(**fields: object) -> pa.Buffer:
-        numbers = {getattr(Group, name): found for name, found in fields.items()}
-        groups = [changed(group, numbers), *file.groups[1:]]
-        footer = changed(file.footer, {File.GROUPS: (Kind.LIST, Items(Kind.STRUCT, groups))})
-        return pa.py_buffer(data.to_pybytes()[: file.footer_at] + footer_bytes(footer))
-
-    assert "size is not the sum" in str(problems("x", with_group(BYTES=(Kind.I64, 5))))
-    assert "does not begin" in str(problems("x", with_group(OFFSET=(Kind.I64, 5))))
-    assert "says it is number 7" in str(problems("x", with_group(ORDINAL=(Kind.I16, 7))))
-    first, *others = group[Group.COLUMNS][1].values
-    bloom = {Meta.BLOOM: (Kind.I64, len(MAGIC)), Meta.BLOOM_LENGTH: (Kind.I32, 10)}
-    meta = (Kind.STRUCT, changed(value(first, Chunk.META), bloom))
-    twice = (Kind.LIST, Items(Kind.STRUCT, [changed(first, {Chunk.META: meta}), *others]))
-    assert "the Bloom filter of column 0" in str(problems("x", with_group(COLUMNS=twice)))
-    bare = changed(first, {Chunk.OFFSET_INDEX: None, Chunk.COLUMN_INDEX: None})
-    some = (Kind.LIST, Items(Kind.STRUCT, [bare, *others]))
-    assert "column chunks have an offset index" in str(problems("x", with_group(COLUMNS=some)))
-    values = data.to_pybytes()
-    at = values.index((1999).to_bytes(8, "little"), 10_000)
-    wrong = values[:at] + (99_999).to_bytes(8, "little") + values[at + 8 :]
-    assert "its statistics say" in str(problems("x", pa.py_buffer(wrong)))
-
-
-@pytest.mark.parametrize(
-    ("field", "wrong", "told"),
-    [
-        (ColumnIndex.LEAST, (7).to_bytes(8, "little"), "its values are not from"),
-        (ColumnIndex.MOST, (10**9).to_bytes(8, "little"), "its values are not from"),
-        (ColumnIndex.NULL_COUNTS, 3, "it has 0 NULLs, the column index says 3"),
-        (ColumnIndex.NULL_PAGES, True, "wrong about all its"),
-    ],
-)
-def test_the_check_compares_column_indexes_with_pages(field, wrong, told):
-    data = written(
-        write_page_index=True, data_page_size=1000, write_batch_size=100, use_dictionary=False
-    )
-    assert problems("x", data) == []
-    file = open_buffer("x", data)
-    chunk = items(file.groups[0], Group.COLUMNS)[0]
-    start, length = value(chunk, Chunk.COLUMN_INDEX), value(chunk, Chunk.COLUMN_INDEX_LENGTH)
-    index, _ = read_struct(file.take(start, length))
-    kind, found = index[field]
-    assert len(found.values) > 2
-    values = [found.values[0], wrong, *found.values[2:]]
-    damaged = write_struct(changed(index, {field: (kind, Items(found.kind, values))}))
-    placed = {
-        Chunk.COLUMN_INDEX: (Kind.I64, file.footer_at),
-        Chunk.COLUMN_INDEX_LENGTH: (Kind.I32, len(damaged)),
-    }
-    columns = [changed(chunk, placed), *items(file.groups[0], Group.COLUMNS)[1:]]
-    group = changed(file.groups[0], {Group.COLUMNS: (Kind.LIST, Items(Kind.STRUCT, columns))})
-    groups = (Kind.LIST, Items(Kind.STRUCT, [group, *file.groups[1:]]))
-    footer = footer_bytes(changed(file.footer, {File.GROUPS: groups}))
-    whole = data.to_pybytes()[: file.footer_at] + damaged + footer
-    (problem,) = problems("x", pa.py_buffer(whole))
-    assert told in problem
-    assert "page 1" in problem

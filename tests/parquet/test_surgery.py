@@ -17,11 +17,13 @@ from parquet_files import (
     PLENTY,
     READERS,
     Case,
+    by_polars,
     by_pyarrow,
     by_spark,
     cases,
     open_file,
     operate,
+    polars_reads,
     write,
 )
 from pyspark.sql import SparkSession
@@ -57,7 +59,8 @@ def check(case: Case, spark: SparkSession) -> None:
         pq.write_table(expected, plain)
         assert by_pyarrow(target) == repr(expected.to_pylist())
         for reader in READERS:
-            assert reader(target) == reader(plain), reader.__name__
+            if reader is not by_polars or polars_reads(source):
+                assert reader(target) == reader(plain), reader.__name__
         assert by_spark(target, spark) == by_spark(plain, spark)
 
 
@@ -467,3 +470,15 @@ def test_files_that_spark_wrote(spark, tmp_path, codec, version):
             for path in (target, plain)
         ]
         assert found[0] == found[1], condition
+
+
+def test_bytes_of_texts_are_not_told_where_pyarrow_counts_them_wrongly():
+    """Of texts that it encodes as differences, it counts what differs alone."""
+    rows = pa.table({"s": [f"a long text {i // 7}" for i in range(300)], "n": range(300)})
+    options = {"column_encoding": {"s": "DELTA_BYTE_ARRAY"}, "use_dictionary": False}
+    source = source_of(rows, write_page_index=True, **options)
+    updated = GroupChange(100, frozenset({"s"}))
+    data, _ = spliced_of(source, rows.schema, [GroupChange(100), updated, updated], rows)
+    assert problems("new", data) == []
+    assert problems("source", pa.py_buffer(source.take(0, source.size))) != []
+    assert {*chunk_of(data, 0, 0).encodings} == {*chunk_of(data, 1, 0).encodings}

@@ -1,0 +1,130 @@
+"""Compare bounds and other statistics, of chunks or pages, with the values they are about."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icefloe.parquet.compact import Struct, items, value
+from icefloe.parquet.entries import Entries
+from icefloe.parquet.fields import Sizes, Statistics
+
+_INT32, _INT64, _INT96 = 1, 2, 3
+_FLOATS = {pa.float16(): "<e", pa.float32(): "<f", pa.float64(): "<d"}
+_CHARACTER = 4  # bytes at most
+
+
+def wrong_statistics(told: Struct, found: Entries, physical: int) -> Iterator[str]:
+    """What a chunk's or a page's statistics tell wrongly of its entries."""
+    nulls = value(told, Statistics.NULLS)
+    if nulls is not None and nulls not in found.null_counts:
+        yield f"it has {max(found.null_counts)} NULLs, its statistics say {nulls}"
+    distinct = value(told, Statistics.DISTINCT)
+    if distinct is not None:
+        values = pc.count_distinct(found.values, mode="only_valid").as_py()
+        if values != distinct:
+            yield f"it has {values} distinct values, its statistics say {distinct}"
+    low, high = value(told, Statistics.LEAST), value(told, Statistics.MOST)
+    exact = bool(value(told, Statistics.LEAST_IS_EXACT) and value(told, Statistics.MOST_IS_EXACT))
+    yield from wrong_bounds(low, high, found, physical, exact=exact)
+    low, high = value(told, Statistics.OLD_LEAST), value(told, Statistics.OLD_MOST)
+    if _is_signed(found.values.type):
+        yield from wrong_bounds(low, high, found, physical)
+
+
+def wrong_bounds(
+    low: bytes | None, high: bytes | None, found: Entries, physical: int, *, exact: bool = False
+) -> Iterator[str]:
+    """Whether bounds are not those of the values; those of texts may be cut unless `exact`."""
+    if low is None or high is None or physical == _INT96:
+        return
+    kind = found.values.type
+    told = as_bound(low, kind, physical), as_bound(high, kind, physical)
+    if any(isinstance(bound, float) and math.isnan(bound) for bound in told):
+        return  # as parquet-mr writes them: readers take such bounds for none
+    least, most = _extremes(found.values)
+    if least is None and pa.types.is_floating(kind) and found.values.null_count < len(found):
+        return  # NaN has no place in the order, and some writers tell of it all the same
+    if least is None:
+        yield f"it has the bounds {told[0]!r} and {told[1]!r} without values"
+    elif told != (least, most) and (exact or not _cut(*told, least, most)):
+        yield f"its values are from {least!r} to {most!r}, it is told {told[0]!r} to {told[1]!r}"
+
+
+def wrong_levels(told: Struct, found: Entries) -> Iterator[str]:
+    """What a chunk's size statistics tell wrongly."""
+    size = value(told, Sizes.BYTES)
+    if size is not None and found.bytes not in (None, size):
+        yield f"its values have {found.bytes} bytes, its statistics say {size}"
+    for which, levels in (
+        (Sizes.REPETITION, found.repetition),
+        (Sizes.DEFINITION, found.definition),
+    ):
+        counts = list(items(told, which))
+        if counts and counts != histogram(levels, len(counts)):
+            yield f"its levels are {histogram(levels, len(counts))}, its statistics say {counts}"
+
+
+def histogram(levels: Any, size: int) -> list[int]:
+    """How many entries have each level."""
+    return [int((levels == level).sum()) for level in range(size)]
+
+
+def as_bound(data: bytes, kind: pa.DataType, physical: int) -> Any:
+    """A bound as it is stored, as something that compares like its column's values."""
+    if kind in _FLOATS:
+        return struct.unpack(_FLOATS[kind], data)[0]
+    if pa.types.is_boolean(kind):
+        return data != b"\0"
+    if pa.types.is_decimal(kind):
+        number = data if physical in (_INT32, _INT64) else data[::-1]
+        return int.from_bytes(number, "little", signed=True)
+    if physical in (_INT32, _INT64):
+        return int.from_bytes(data, "little", signed=not pa.types.is_unsigned_integer(kind))
+    return data
+
+
+def _extremes(values: pa.Array) -> tuple[Any, Any]:
+    """The least and the greatest value, to be compared with bounds; NaN is neither."""
+    kind = values.type
+    if pa.types.is_float16(kind):
+        values = values.cast(pa.float32())
+    if pa.types.is_fixed_size_binary(kind):
+        values = values.cast(pa.binary())
+    if pa.types.is_floating(kind):
+        values = values.filter(pc.invert(pc.is_nan(values)))
+    found = pc.min_max(values)
+    return _plain(found["min"]), _plain(found["max"])
+
+
+def _plain(scalar: pa.Scalar) -> Any:
+    if not scalar.is_valid:
+        return None
+    if pa.types.is_decimal(scalar.type):
+        sign, digits, _ = scalar.as_py().as_tuple()
+        number = int("".join(map(str, digits)))
+        return -number if sign else number
+    if pa.types.is_temporal(scalar.type):
+        return scalar.value
+    found = scalar.as_py()
+    return found.encode() if isinstance(found, str) else found
+
+
+def _is_signed(kind: pa.DataType) -> bool:
+    """Whether values have the order that the old bounds have."""
+    signed = pa.types.is_signed_integer(kind) or pa.types.is_floating(kind)
+    return bool(signed or pa.types.is_temporal(kind))
+
+
+def _cut(low: Any, high: Any, least: Any, most: Any) -> bool:
+    """Whether bounds are the first bytes of the extremes, of the greatest with the last raised."""
+    if not isinstance(least, bytes):
+        return False
+    raised = high.rstrip(b"\0")[:-_CHARACTER]
+    above = high > most and len(high) <= len(most) and most.startswith(raised)
+    return bool(least.startswith(low) and (high == most or above))

@@ -1,0 +1,295 @@
+"""The full check finds what is wrong: one that finds nothing in a bad file would prove nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from icefloe.parquet.check import problems
+from icefloe.parquet.compact import Items, Kind, changed, items, read_struct, value, write_struct
+from icefloe.parquet.entries import entries_of
+from icefloe.parquet.fields import (
+    Chunk,
+    ColumnIndex,
+    File,
+    Group,
+    Location,
+    Meta,
+    OffsetIndex,
+    PageEncoding,
+    Sizes,
+    Statistics,
+)
+from icefloe.parquet.footer import MAGIC, footer_bytes, open_buffer
+
+COUNT = 5000
+ROWS = pa.table(
+    {
+        "id": pa.array(range(COUNT), pa.int64()),
+        "name": [f"n{i % 50}" for i in range(COUNT)],
+        "many": [[i, None] if i % 3 else None for i in range(COUNT)],
+        "price": pa.array([Decimal(i - 9) / 100 for i in range(COUNT)], pa.decimal128(30, 2)),
+        "is": [i > 300 for i in range(COUNT)],
+        "fixed": pa.array([i.to_bytes(4, "big") for i in range(COUNT)], pa.binary(4)),
+        "inner": [{"x": float(i), "texts": ["a", "bc", None][: i % 4]} for i in range(COUNT)],
+    }
+)
+LEAVES = {
+    path: leaf
+    for leaf, path in enumerate(
+        ["id", "name", "many", "price", "is", "fixed", "inner.x", "inner.texts"]
+    )
+}
+PAGES = {
+    "write_page_index": True,
+    "data_page_size": 1000,
+    "write_batch_size": 100,
+    "use_dictionary": False,
+}
+
+
+def written(**options: object) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    pq.write_table(ROWS, sink, row_group_size=2000, **options)
+    return sink.getvalue()
+
+
+def with_group(data: pa.Buffer, fields: Mapping[int, Any], more: bytes = b"") -> pa.Buffer:
+    """The file with other fields of its first row group, and more bytes before its footer."""
+    file = open_buffer("x", data)
+    groups = [changed(file.groups[0], fields), *file.groups[1:]]
+    footer = changed(file.footer, {File.GROUPS: (Kind.LIST, Items(Kind.STRUCT, groups))})
+    return pa.py_buffer(data.to_pybytes()[: file.footer_at] + more + footer_bytes(footer))
+
+
+def with_chunk(
+    data: pa.Buffer, column: str, fields: Mapping[int, Any], more: bytes = b""
+) -> pa.Buffer:
+    """The file with other fields of a column's first chunk."""
+    chunks = list(items(open_buffer("x", data).groups[0], Group.COLUMNS))
+    chunks[LEAVES[column]] = changed(chunks[LEAVES[column]], fields)
+    return with_group(data, {Group.COLUMNS: (Kind.LIST, Items(Kind.STRUCT, chunks))}, more)
+
+
+def chunk_of(data: pa.Buffer, column: str) -> Any:
+    return items(open_buffer("x", data).groups[0], Group.COLUMNS)[LEAVES[column]]
+
+
+def with_meta(data: pa.Buffer, column: str, fields: Mapping[int, Any]) -> pa.Buffer:
+    """The file with other metadata of a column's first chunk."""
+    meta = changed(value(chunk_of(data, column), Chunk.META), fields)
+    return with_chunk(data, column, {Chunk.META: (Kind.STRUCT, meta)})
+
+
+def with_nested(data: pa.Buffer, column: str, which: int, fields: Mapping[int, Any]) -> pa.Buffer:
+    """The file with other statistics of a column's first chunk."""
+    told = value(value(chunk_of(data, column), Chunk.META), which)
+    return with_meta(data, column, {which: (Kind.STRUCT, changed(told, fields))})
+
+
+def with_index(data: pa.Buffer, column: str, which: int, field: int, wrong: Any) -> pa.Buffer:
+    """The file with another second entry in a list of a chunk's page index."""
+    file, chunk = open_buffer("x", data), chunk_of(data, column)
+    index, _ = read_struct(file.take(value(chunk, which), value(chunk, which + 1)))
+    kind, found = index[field]
+    if kind == Kind.LIST:
+        assert len(found.values) > 2
+        new = wrong(found.values[1]) if callable(wrong) else wrong
+        wrong = Items(found.kind, [found.values[0], new, *found.values[2:]])
+    damaged = write_struct(changed(index, {field: (kind, wrong)}))
+    placed = {which: (Kind.I64, file.footer_at), which + 1: (Kind.I32, len(damaged))}
+    return with_chunk(data, column, placed, damaged)
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("options", [{}, PAGES], ids=["one page", "many pages"])
+def test_files_that_are_right(version, options):
+    assert problems("x", written(data_page_version=version, **options)) == []
+
+
+def test_row_groups():
+    data = written(**PAGES)
+    assert "size is not the sum" in str(
+        problems("x", with_group(data, {Group.BYTES: (Kind.I64, 5)}))
+    )
+    assert "does not begin" in str(problems("x", with_group(data, {Group.OFFSET: (Kind.I64, 5)})))
+    wrong = with_group(data, {Group.ORDINAL: (Kind.I16, 7)})
+    assert "says it is number 7" in str(problems("x", wrong))
+    bloom = {Meta.BLOOM: (Kind.I64, len(MAGIC)), Meta.BLOOM_LENGTH: (Kind.I32, 10)}
+    found = problems("x", with_meta(data, "id", bloom))
+    assert "the Bloom filter of column 0" in str(found)
+    bare = with_chunk(data, "id", {Chunk.OFFSET_INDEX: None, Chunk.COLUMN_INDEX: None})
+    assert "column chunks have an offset index" in str(problems("x", bare))
+
+
+def test_a_value_that_statistics_leave_out():
+    data = written(compression="none", use_dictionary=False).to_pybytes()
+    at = data.index((1999).to_bytes(8, "little"), 10_000)
+    wrong = data[:at] + (99_999).to_bytes(8, "little") + data[at + 8 :]
+    found = problems("x", pa.py_buffer(wrong))
+    assert "its values are from 0 to 99999, it is told 0 to 1999" in str(found)
+
+
+def big(number: int, size: int) -> bytes:
+    return number.to_bytes(size, "big", signed=True)
+
+
+@pytest.mark.parametrize(
+    ("column", "field", "wrong", "told"),
+    [
+        ("id", Statistics.NULLS, 3, "it has 0 NULLs, its statistics say 3"),
+        ("many", Statistics.NULLS, 3, "it has 2000 NULLs, its statistics say 3"),
+        ("inner.texts", Statistics.NULLS, 3, "NULLs, its statistics say 3"),
+        ("name", Statistics.DISTINCT, 49, "it has 50 distinct values, its statistics say 49"),
+        ("id", Statistics.MOST, (2000).to_bytes(8, "little"), "it is told 0 to 2000"),
+        ("id", Statistics.OLD_MOST, (2000).to_bytes(8, "little"), "it is told 0 to 2000"),
+        ("name", Statistics.LEAST, b"n", "it is told b'n' to b'n9'"),
+        ("name", Statistics.MOST, b"z", "it is told b'n0' to b'z'"),
+        ("price", Statistics.LEAST, big(-10, 13), "it is told -10 to 1990"),
+        ("is", Statistics.MOST, b"\0", "it is told False to False"),
+        ("fixed", Statistics.MOST, b"\0\0\7\xd0", "it is told"),
+        ("inner.x", Statistics.LEAST, bytes(7) + b"\x80", "it is told"),
+    ],
+)
+def test_statistics_of_chunks(column, field, wrong, told):
+    data = written()
+    kind = Kind.BINARY if isinstance(wrong, bytes) else Kind.I64
+    fields = {field: (kind, wrong)}
+    if field == Statistics.OLD_MOST:
+        fields[Statistics.OLD_LEAST] = (Kind.BINARY, bytes(8))
+    if column == "inner.x":  # minus zero is as good as zero
+        fields[field] = (kind, b"\1" + wrong[1:])
+    found = problems("x", with_nested(data, column, Meta.STATISTICS, fields))
+    assert len(found) == 1
+    assert told in found[0]
+
+
+def test_bounds_that_are_cut_must_be_the_beginning_of_values():
+    """Unless they are said to be exact."""
+    data, inexact = written(), (Kind.TRUE, False)
+    fields = {Statistics.LEAST_IS_EXACT: inexact, Statistics.MOST_IS_EXACT: inexact}
+
+    def with_bounds(low: bytes, high: bytes) -> list[str]:
+        bounds = {Statistics.LEAST: (Kind.BINARY, low), Statistics.MOST: (Kind.BINARY, high)}
+        return problems("x", with_nested(data, "name", Meta.STATISTICS, {**fields, **bounds}))
+
+    assert with_bounds(b"n", b"o") == []
+    for low, high in ((b"m", b"o"), (b"n1", b"o"), (b"n", b"n"), (b"n", b"ooooo")):
+        assert "it is told" in str(with_bounds(low, high))
+
+
+@pytest.mark.parametrize(
+    ("column", "field", "told"),
+    [
+        ("many", Sizes.REPETITION, "its levels are"),
+        ("inner.texts", Sizes.DEFINITION, "its levels are"),
+        ("name", Sizes.BYTES, "its values have 5600 bytes, its statistics say 7"),
+    ],
+)
+def test_size_statistics(column, field, told):
+    data = written()
+    sizes = value(value(chunk_of(data, column), Chunk.META), Meta.SIZES)
+    kind, found = sizes[field]
+    if kind == Kind.LIST:
+        found = Items(found.kind, [found.values[0] + 1, found.values[1] - 1, *found.values[2:]])
+    else:
+        found = 7
+    (problem,) = problems("x", with_nested(data, column, Meta.SIZES, {field: (kind, found)}))
+    assert told in problem
+
+
+def test_encodings():
+    data = written(use_dictionary=True)
+    meta = value(chunk_of(data, "name"), Chunk.META)
+    first, *others = items(meta, Meta.ENCODING_STATS)
+    stats = Items(Kind.STRUCT, [changed(first, {PageEncoding.COUNT: (Kind.I32, 9)}), *others])
+    wrong = with_meta(data, "name", {Meta.ENCODING_STATS: (Kind.LIST, stats)})
+    assert "its pages are encoded as" in str(problems("x", wrong))
+    wrong = with_meta(data, "name", {Meta.ENCODINGS: (Kind.LIST, Items(Kind.I32, [0]))})
+    assert "does not tell of its encodings [8]" in str(problems("x", wrong))
+
+
+@pytest.mark.parametrize(
+    ("column", "field", "wrong", "told"),
+    [
+        ("id", ColumnIndex.LEAST, (7).to_bytes(8, "little"), "page 1: its values are from"),
+        ("id", ColumnIndex.MOST, (10**9).to_bytes(8, "little"), "page 1: its values are from"),
+        ("id", ColumnIndex.NULL_COUNTS, 3, "page 1: it has 0 NULLs, the column index says 3"),
+        ("id", ColumnIndex.NULL_PAGES, True, "page 1: the column index is wrong about all its"),
+        ("many", ColumnIndex.LEAST, (7).to_bytes(8, "little"), "page 1: its values are from"),
+        ("many", ColumnIndex.NULL_COUNTS, 3, "NULLs, the column index says 3"),
+        ("many", ColumnIndex.DEFINITION, 99999, "page 0: its levels are"),
+        ("many", ColumnIndex.REPETITION, 99999, "page 0: its levels are"),
+        ("price", ColumnIndex.MOST, big(10**9, 13), "page 1: its values are from"),
+        ("fixed", ColumnIndex.LEAST, bytes(4), "page 1: its values are from"),
+        ("inner.texts", ColumnIndex.MOST, b"bb", "page 1: its values are from"),
+        ("id", ColumnIndex.ORDER, 2, "its pages are not in the order"),
+    ],
+)
+def test_column_indexes(column, field, wrong, told):
+    data = written(**PAGES)
+    found = problems("x", with_index(data, column, Chunk.COLUMN_INDEX, field, wrong))
+    assert told in found[0]
+
+
+def test_bounds_of_pages_with_booleans():
+    """Their pages are large: of one, there is only the first to be wrong."""
+    data = written(write_page_index=True)
+    file, chunk = open_buffer("x", data), chunk_of(data, "is")
+    start, length = value(chunk, Chunk.COLUMN_INDEX), value(chunk, Chunk.COLUMN_INDEX_LENGTH)
+    index, _ = read_struct(file.take(start, length))
+    most = (Kind.LIST, Items(Kind.BINARY, [b"\0"]))
+    damaged = write_struct(changed(index, {ColumnIndex.MOST: most}))
+    placed = {
+        Chunk.COLUMN_INDEX: (Kind.I64, file.footer_at),
+        Chunk.COLUMN_INDEX_LENGTH: (Kind.I32, len(damaged)),
+    }
+    found = problems("x", with_chunk(data, "is", placed, damaged))
+    assert "from False to True, it is told False to False, as the column index" in str(found)
+
+
+@pytest.mark.parametrize("field", [Location.OFFSET, Location.SIZE, Location.FIRST_ROW])
+def test_places_in_offset_indexes(field):
+    def moved(place: Any) -> Any:
+        kind, number = place[field]
+        return changed(place, {field: (kind, number + 1)})
+
+    data = written(**PAGES)
+    wrong = with_index(data, "many", Chunk.OFFSET_INDEX, OffsetIndex.LOCATIONS, moved)
+    assert "does not tell where its pages are" in str(problems("x", wrong))
+
+
+def test_sizes_in_offset_indexes():
+    data = written(**PAGES)
+    wrong = with_index(data, "name", Chunk.OFFSET_INDEX, OffsetIndex.BYTES, 7)
+    assert "bytes, the offset index says 7" in str(problems("x", wrong))
+
+
+def test_entries_are_those_of_the_format():
+    """The example of Dremel's paper, but for its names: lists within lists, some without elements."""
+    inner = pa.list_(pa.struct([("c", pa.string()), ("d", pa.string())]))
+    rows = pa.array(
+        [
+            [
+                [{"c": "en-us", "d": "us"}, {"c": "en", "d": None}],
+                None,
+                [{"c": "en-gb", "d": "gb"}],
+            ],
+            None,
+            [],
+            [[], [None]],
+        ],
+        pa.list_(inner),
+    )
+    c, d = entries_of(rows, nullable=True)
+    assert c.values.to_pylist() == ["en-us", "en", None, "en-gb", None, None, None, None]
+    assert c.repetition.tolist() == [0, 2, 1, 1, 0, 0, 0, 1]
+    assert c.definition.tolist() == [6, 6, 2, 6, 0, 1, 3, 4]
+    assert d.values.to_pylist() == ["us", None, None, "gb", None, None, None, None]
+    assert d.definition.tolist() == [6, 5, 2, 6, 0, 1, 3, 4]
+    assert (c.rows, c.null_counts, c.bytes) == (4, {5, 1}, 12)
