@@ -11,6 +11,7 @@ from icefloe.changes import FileChanges, RemoveEverything, RemovePartitions
 from icefloe.commit.committer import already_done
 from icefloe.commit.conflicts import Guard
 from icefloe.commit.snapshot import Removed
+from icefloe.execute.explained import with_footers
 from icefloe.execute.row_changes import RowChange, change_rows
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, write_data
@@ -49,7 +50,9 @@ def explain(statement: RowStatement | MergeStatement, context: Context) -> Plan:
     """What a statement would do, without doing it."""
     if isinstance(statement, MergeStatement):
         return explain_merge(statement, context)
-    return _plan(statement, context, context.read_state(statement.options.branch)).plan
+    state = context.read_state(statement.options.branch)
+    planned = _plan(statement, context, state)
+    return with_footers(planned.plan, state, planned.files.candidates, planned.bound.assigned)
 
 
 def run(statement: Statement, context: Context) -> DmlResult:

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 
 from icefloe.commit.committer import already_done
 from icefloe.commit.conflicts import Guard
+from icefloe.execute.explained import with_footers
 from icefloe.execute.labelled import Labeller
 from icefloe.execute.merge_rows import MergeRows
 from icefloe.execute.pinned import pinned
@@ -41,7 +42,9 @@ class _Planned:
 def explain_merge(statement: MergeStatement, context: Context) -> Plan:
     """What a MERGE would do; its source is measured, the table's rows are not read."""
     with pinned(statement.source) as source:
-        return _plan(statement, source, context, context.read_state(statement.options.branch)).plan
+        planned = _plan(statement, source, context, context.read_state(statement.options.branch))
+        assigned = planned.bound.updated_columns
+        return with_footers(planned.plan, planned.state, planned.files.plan.candidates, assigned)
 
 
 def run_merge(statement: MergeStatement, context: Context) -> DmlResult:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from pyiceberg.table import TableProperties
-
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.state import TableState
 from icefloe.plan.auto import rewritten_above
@@ -37,7 +35,13 @@ class PlannedFile:
     rows: int
     bytes: int
     action: FileAction
-    reason: str
+    because: str
+    how: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why the file is planned that way, and how it is written anew."""
+        return f"{self.because}; {self.how}" if self.how else self.because
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +147,14 @@ def _planned(
     mode: UpdateMode,
     assigned: Container[str],
 ) -> PlannedFile:
-    action, reason = _action(candidate, kind, mode)
+    action, because = _action(candidate, kind, mode)
+    how = ""
     if action is FileAction.REWRITE:
-        reason += f"; {_how(state, candidate, assigned)}"
+        how = _how(state, candidate, assigned)
     if action is FileAction.DECIDE:
-        reason += f"; {_from_where_on(state, candidate, kind, assigned)}"
-    return PlannedFile(candidate.path, candidate.live.rows, candidate.live.size, action, reason)
+        how = _from_where_on(state, candidate, kind, assigned)
+    live = candidate.live
+    return PlannedFile(candidate.path, live.rows, live.size, action, because, how)
 
 
 def _how(state: TableState, candidate: Candidate, assigned: Container[str]) -> str:
@@ -157,8 +163,7 @@ def _how(state: TableState, candidate: Candidate, assigned: Container[str]) -> s
     if why:
         return why
     what = "chunks without new values" if assigned else "row groups that lose no row"
-    found_by_name = TableProperties.DEFAULT_NAME_MAPPING in state.metadata.properties
-    return f"{what} are copied as bytes" + (" if it has field ids" if found_by_name else "")
+    return f"{what} are copied as bytes"
 
 
 def _from_where_on(

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from icefloe import columns
 from icefloe.commit.committer import already_done
 from icefloe.errors import ColumnNotFoundError, StatementError
+from icefloe.execute.explained import with_footers
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import write_data
 from icefloe.metadata.files import LiveFile
@@ -71,7 +72,9 @@ def explain_using(statement: UsingStatement, context: Context) -> Plan:
     names = ", ".join(field.name for field in _key_fields(statement, state))
     fit_rows(statement.rows, state, context.spark)
     where = f"({names}) occurs in the new rows; files are ruled out once these are written"
-    return plan_removal(OPERATION, state, plan_files(state, UNKNOWN), statement.options, where)
+    files = plan_files(state, UNKNOWN)
+    plan = plan_removal(OPERATION, state, files, statement.options, where)
+    return with_footers(plan, state, files.candidates, ())
 
 
 def _run(statement: UsingStatement, context: Context) -> DmlResult:

@@ -17,6 +17,7 @@ from icefloe.commit.committer import already_done
 from icefloe.commit.conflicts import Guard
 from icefloe.engine import count_live
 from icefloe.errors import InvalidPredicateError, ParseError
+from icefloe.execute.explained import with_footers
 from icefloe.execute.row_changes import RowChange, change_rows
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, write_data
@@ -80,7 +81,8 @@ def explain_replace(statement: ReplaceStatement, context: Context) -> Plan:
         fit_rows(replacement.rows, state, context.spark)
     if statement.options.scope is Scope.PARTITIONS:
         return explain_partitions(statement, state, _plan_partitions(statement, context, state))
-    return _plan_rows(statement, context, state).plan
+    planned = _plan_rows(statement, context, state)
+    return with_footers(planned.plan, state, planned.files.candidates, ())
 
 
 def _run(statement: ReplaceStatement, context: Context) -> DmlResult:

@@ -63,25 +63,9 @@ class Operation:
             return reason
         if is_cut_anew(file.size, self.layout.target_file_bytes):
             return "the file is larger than the table wants its files"
-        if any(n > _MAX_GROUP_ROWS or size > _MAX_GROUP_BYTES for n, size in self._to_encode()):
-            return _TOO_LARGE
-        if self.surgery.bytes_kept(self.changes) < _LEAST_COPIED * file.size:
-            return "the changes leave little of the file as it is"
-        return None
-
-    def _to_encode(self) -> Iterator[tuple[int, int]]:
-        """Rows of each row group that has columns to encode, and the bytes of these columns."""
-        old = {column.name: column.leaves for column in columns_of(self.file.bytes.footer)}
-        leaves = {name: old[there] for name, there in self.file.names.items()}
-        kept = self.surgery.kept(self.changes)
-        for group, change, copied in zip(self.file.bytes.groups, self.changes, kept, strict=True):
-            fresh = [p.name for p in self.surgery.columns if p.name not in copied]
-            if change.rows and fresh:
-                chunks = items(group, Group.COLUMNS)
-                metas = [
-                    value(chunks[i], Chunk.META) for name in fresh for i in leaves.get(name, ())
-                ]
-                yield group_rows(group), sum(value(meta, Meta.UNCOMPRESSED) for meta in metas)
+        return too_large(self.file, self.surgery, self.changes) or little_left(
+            self.surgery, self.changes
+        )
 
     def run(self) -> list[dict[str, object]]:
         """Write the new file; what it is, for the driver."""
@@ -159,6 +143,35 @@ class _Rows:
         """How many more NaN there are now, by the path of the leaf."""
         before = self.before[name].counts
         return {path: count - before[path] for path, count in self.after[name].counts.items()}
+
+
+def too_large(file: OldFile, surgery: Surgery, changes: Sequence[GroupChange]) -> str | None:
+    """Why a file with such changes has to be written as a whole; None when it has not."""
+    to_encode = _to_encode(file, surgery, changes)
+    large = any(n > _MAX_GROUP_ROWS or size > _MAX_GROUP_BYTES for n, size in to_encode)
+    return _TOO_LARGE if large else None
+
+
+def little_left(surgery: Surgery, changes: Sequence[GroupChange]) -> str | None:
+    """Why a file with such changes is better written as a whole; None when it is not."""
+    if surgery.bytes_kept(changes) < _LEAST_COPIED * surgery.file.size:
+        return "the changes leave little of the file as it is"
+    return None
+
+
+def _to_encode(
+    file: OldFile, surgery: Surgery, changes: Sequence[GroupChange]
+) -> Iterator[tuple[int, int]]:
+    """Rows of each row group that has columns to encode, and the bytes of these columns."""
+    old = {column.name: column.leaves for column in columns_of(file.bytes.footer)}
+    leaves = {name: old[there] for name, there in file.names.items()}
+    kept = surgery.kept(changes)
+    for group, change, copied in zip(file.bytes.groups, changes, kept, strict=True):
+        fresh = [p.name for p in surgery.columns if p.name not in copied]
+        if change.rows and fresh:
+            chunks = items(group, Group.COLUMNS)
+            metas = [value(chunks[i], Chunk.META) for name in fresh for i in leaves.get(name, ())]
+            yield group_rows(group), sum(value(meta, Meta.UNCOMPRESSED) for meta in metas)
 
 
 def is_cut_anew(size: int, target: int) -> bool:

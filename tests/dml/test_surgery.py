@@ -274,10 +274,28 @@ def test_explain_says_how_a_file_is_rewritten(table_of):
     assert "passes through Spark: new values of 'n' may move rows to other partitions" in moved
     table.set_properties({"schema.name-mapping.default": "[]"})
     by_name = str(table.delete().where("id = 1").explain())
-    assert "row groups that lose no row are copied as bytes if it has field ids" in by_name
+    assert "row groups that lose no row are copied as bytes\n" in by_name
     table.set_properties({"write.target-file-size-bytes": "100"})
     large = "every row is encoded again: it is larger than the table wants its files"
     assert large in str(table.delete().where("id = 1").explain())
+
+
+def test_explain_tells_when_little_would_be_left_of_a_file(table):
+    little = "if rows of every row group change: the changes leave little of the file as it is"
+    assert little not in str(table.update().set("s", "''").explain())
+    every = table.update().set("id", "0").set("n", "0").set("x", "0.0").set("s", "''")
+    told = str(every.set("inner", "NULL").explain())
+    assert f"are copied as bytes; every row is encoded again {little}" in told
+    assert little not in str(table.delete().where("id > 5").explain())
+
+
+def test_explain_tells_of_a_file_that_cannot_be_read(table):
+    path = path_of(table)
+    path.write_bytes(path.read_bytes()[:-1])
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    told = table.delete().where("id = 1").explain().files[0].reason
+    assert "it cannot be rewritten" in told
+    assert f"{path} is damaged" in told
 
 
 def test_files_outside_the_data_folder_are_rewritten_inside_and_failures_leave_none(
@@ -317,8 +335,22 @@ def test_a_file_with_timestamps_of_96_bits_is_changed_through_spark(lake, table_
     pq.write_table(pq.read_table(path), old, use_deprecated_int96_timestamps=True)
     table.truncate()
     publish(lake, table, data=[adopted_file(table, old, (), like=path)])
+    through = "every row passes through Spark: the file has timestamps of 96 bits"
+    update = table.update().set("s", "'new'").where("id = 1")
+    for statement in (
+        update,
+        table.delete().where("id = 1"),
+        table.upsert([{"id": 1, "t": None, "s": None}], on=["id"]),
+        table.replace_where("id = 1", []).with_options(scope="rows"),
+        table.replace_using("id", [{"id": 1, "t": None, "s": None}]),
+    ):
+        assert f"may hold matching rows; {through}" in str(statement.explain())
+        decided = statement.with_options(mode="auto").explain().files[0].reason
+        assert "written anew above" in decided
+        assert through in decided
+        assert through not in str(statement.with_options(mode="merge-on-read").explain())
     with caplog.at_level("INFO", "icefloe"):
-        table.update().set("s", "'new'").where("id = 1").execute()
+        update.execute()
     assert "timestamps of 96 bits" in caplog.text
     assert rows(table, "id", "t", "s") == [
         (i, datetime(2020, 1, 1), "new" if i == 1 else "s") for i in range(3)
