@@ -43,8 +43,10 @@ def explain_merge(statement: MergeStatement, context: Context) -> Plan:
     """What a MERGE would do; its source is measured, the table's rows are not read."""
     with pinned(statement.source) as source:
         planned = _plan(statement, source, context, context.read_state(statement.options.branch))
-        assigned = planned.bound.updated_columns
-        return with_footers(planned.plan, planned.state, planned.files.plan.candidates, assigned)
+    bound, candidates = planned.bound, planned.files.plan.candidates
+    if not (bound.numbers(Then.UPDATE) or bound.numbers(Then.DELETE)):
+        return planned.plan
+    return with_footers(planned.plan, planned.state, candidates, bound.updated_columns)
 
 
 def run_merge(statement: MergeStatement, context: Context) -> DmlResult:

@@ -64,7 +64,10 @@ _publishing: ContextVar[bool] = ContextVar("publishing", default=False)
 
 @contextmanager
 def statement_files(state: TableState) -> Iterator[str]:
-    """An id for the names of a statement's files, which are removed if it fails."""
+    """An id for the names of a statement's files, which are removed if it fails.
+
+    A task that has not heard of it yet may still write one: an orphan.
+    """
     statement_id = uuid.uuid4().hex
     before = _publishing.set(False)
     try:

@@ -214,7 +214,8 @@ def by_pyarrow(path: Path) -> str:
 
 
 def by_spark(path: Path, spark: SparkSession) -> str:
-    return repr(spark.read.parquet(str(path)).toArrow().to_pylist())
+    checked = spark.read.option("parquet.page.verify-checksum.enabled", "true")
+    return repr(checked.parquet(str(path)).toArrow().to_pylist())
 
 
 def by_duckdb(path: Path) -> str:

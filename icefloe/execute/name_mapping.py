@@ -1,7 +1,7 @@
 """Data files without field ids: their columns are found by the table's name mapping.
 
-Only tables with `schema.name-mapping.default` can have such files, so only for those the footers
-of the candidate files are looked at.
+Only tables with `schema.name-mapping.default` can have such files, so only for those the schemas
+of the candidate files are looked at before Spark reads them.
 """
 
 from __future__ import annotations

@@ -21,11 +21,10 @@ from pyroaring import BitMap64
 
 from icefloe.bitmaps import as_array, as_bitmap
 from icefloe.errors import UnsupportedTableError
-from icefloe.execute.row_counts import check_rows
 from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID, LiveFile
 from icefloe.metadata.state import TableState
 from icefloe.metadata.storage import locate, naming_unreadable_file, naming_unwritable_file
-from icefloe.parquet.footer import DamagedFileError, open_parquet
+from icefloe.parquet.footer import DamagedFileError, check_rows, open_parquet
 
 _WRITE_ROWS = 1_000_000
 _SCHEMA = pa.schema(
@@ -166,7 +165,7 @@ def _read(io: FileIO, delete: LiveFile) -> Deleted:
         # PyArrow ends the process when it comes upon a footer that is damaged in certain ways.
         open_parquet(delete.path, source.size(), lambda at, length: source.read_at(length, at))
         footer = pq.read_metadata(source)
-        _check_columns(delete, footer.schema.to_arrow_schema())
+        _check_columns(delete, footer.schema)
         parquet = pq.ParquetFile(
             source,
             metadata=footer,
@@ -175,28 +174,33 @@ def _read(io: FileIO, delete: LiveFile) -> Deleted:
         )
         rows = 0
         for batch in parquet.iter_batches(_WRITE_ROWS, columns=["file_path", "pos"]):
-            if any(column.null_count for column in batch.columns):
-                raise DamagedFileError(delete.path, "it names no file or no position in a row")
-            _collect(batch, found)
+            _collect(delete, batch, found)
             rows += batch.num_rows
-        check_rows(delete, rows)
+        check_rows(delete.path, rows, delete.rows)
     return found
 
 
-def _check_columns(delete: LiveFile, schema: pa.Schema) -> None:
-    kinds = {field.name: field.type for field in schema}
-    if kinds.get("file_path") != pa.string() or kinds.get("pos") != pa.int64():
+def _check_columns(delete: LiveFile, schema: pq.ParquetSchema) -> None:
+    """Refuse a file that is none of position deletes; how its texts are held does not matter."""
+    columns = [schema.column(number) for number in range(len(schema))]
+    kinds = {column.path: column.physical_type for column in columns}
+    if (kinds.get("file_path"), kinds.get("pos")) != ("BYTE_ARRAY", "INT64"):
         raise DamagedFileError(delete.path, "its columns are not those of position deletes")
 
 
-def _collect(batch: pa.RecordBatch, found: Deleted) -> None:
-    paths = batch.column("file_path")
+def _collect(delete: LiveFile, batch: pa.RecordBatch, found: Deleted) -> None:
+    paths, positions = batch.column("file_path"), batch.column("pos")
+    if paths.null_count or positions.null_count or (pc.min(positions).as_py() or 0) < 0:
+        raise DamagedFileError(delete.path, "a row of it names no file or no position")
     if not pa.types.is_dictionary(paths.type):
         paths = pc.dictionary_encode(paths)
     codes = paths.indices.to_numpy(zero_copy_only=False)
-    numbers = batch.column("pos").to_numpy(zero_copy_only=False)
+    numbers = positions.to_numpy(zero_copy_only=False)
     for number in np.unique(codes):
+        if number >= len(paths.dictionary):
+            raise DamagedFileError(delete.path, "a row of it names no file")
         path = paths.dictionary[int(number)].as_py()
+        path = path.decode() if isinstance(path, bytes) else path
         chosen = numbers if len(paths.dictionary) == 1 else numbers[codes == number]
         found.setdefault(path, BitMap64()).update(as_bitmap(chosen))
 

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.storage import locate, naming_unreadable_file
-from icefloe.parquet.footer import DamagedFileError
+from icefloe.parquet.footer import check_rows, group_rows, open_parquet
 from icefloe.plan.files import Candidate
 
 _THREADS = 16
@@ -35,19 +36,22 @@ def counted(io: FileIO, candidates: Sequence[Candidate]) -> Iterator[None]:
         for look in looks:
             look.result()
     finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def check_rows(file: LiveFile, rows: int) -> None:
-    """Refuse a file that has more or fewer rows than the table's metadata says."""
-    if rows != file.rows:
-        raise DamagedFileError(file.path, f"it has {rows} rows, the table says {file.rows}")
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _check(io: FileIO, file: LiveFile) -> None:
     place = locate(io, file.path)
     with naming_unreadable_file(file.path), place.filesystem.open_input_file(place.path) as source:
+        check_rows(file.path, _rows(file.path, source), file.rows)
+
+
+def _rows(path: str, source: pa.NativeFile) -> int:
+    """The rows of all row groups, by which Spark reads; not what the footer says of the file."""
+    try:
         footer = pq.read_metadata(source)
-        # The sum over row groups, by which Spark reads, and not what the footer says of the file.
-        groups = range(footer.num_row_groups)
-        check_rows(file, sum(footer.row_group(number).num_rows for number in groups))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeError):
+        # A schema that PyArrow does not take, Spark may: ours is slower, and has no opinion on it.
+        size = source.size()
+        file = open_parquet(path, size, lambda at, length: source.read_at(length, at))
+        return sum(group_rows(group) for group in file.groups)
+    return sum(footer.row_group(number).num_rows for number in range(footer.num_row_groups))

@@ -118,7 +118,7 @@ def naming_unreadable_file(location: str) -> Iterator[None]:
         raise StorageError(f"{damaged}. {RESTORE}") from damaged
     except EncryptedFileError as encrypted:
         raise UnsupportedTableError(f"{encrypted}, which icefloe cannot read.") from encrypted
-    except (OSError, LookupError, pa.ArrowException) as failed:
+    except (OSError, UnicodeError, pa.ArrowException) as failed:
         raise StorageError(f"Cannot read {location}: {failed}") from failed
 
 

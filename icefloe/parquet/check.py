@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icefloe.parquet.check_index import FoundPage, PageBytes, wrong_indexes
+from icefloe.parquet.check_order import wrong_order
 from icefloe.parquet.check_values import wrong_levels, wrong_statistics
 from icefloe.parquet.compact import Struct, changed, items, read_struct, value
 from icefloe.parquet.entries import Entries, entries_of
@@ -40,6 +41,8 @@ def problems(path: str, buffer: pa.Buffer) -> list[str]:
     reader = pq.ParquetFile(pa.BufferReader(buffer), page_checksum_verification=True)
     leaves = [leaf for column in columns_of(file.footer) for leaf in column.values]
     for number, group in enumerate(file.groups):
+        if not group_rows(group):
+            continue
         rows = reader.read_row_group(number)
         if rows.num_rows != group_rows(group):
             found.append(f"row group {number}: {rows.num_rows} rows read, not {group_rows(group)}")
@@ -50,6 +53,7 @@ def problems(path: str, buffer: pa.Buffer) -> list[str]:
             for leaf in entries_of(column.combine_chunks(), nullable=field.nullable)
         ]
         chunks = items(group, Group.COLUMNS)
+        found += [f"row group {number}: {wrong}" for wrong in wrong_order(group, entries)]
         for leaf, chunk, values in zip(leaves, chunks, entries, strict=True):
             name = b".".join(leaf.path).decode()
             found += [
@@ -62,6 +66,8 @@ def problems(path: str, buffer: pa.Buffer) -> list[str]:
 def _wrong_chunk(file: ParquetBytes, chunk: Struct, leaf: Leaf, entries: Entries) -> Iterator[str]:
     """What the footer, the pages' headers and the page indexes tell wrongly of a chunk."""
     meta = value(chunk, Chunk.META)
+    if tuple(items(meta, Meta.PATH)) != leaf.path:
+        yield f"the footer calls it {b'.'.join(items(meta, Meta.PATH)).decode()}"
     if len(entries) != value(meta, Meta.VALUES):
         yield f"{len(entries)} values were read, not {value(meta, Meta.VALUES)}"
     told = value(meta, Meta.STATISTICS, {})
@@ -153,7 +159,7 @@ def _places(file: ParquetBytes) -> Iterator[str]:
     """Ranges that overlap, or lie outside the data."""
     ranges = [(0, len(MAGIC), "the magic"), (file.footer_at, file.size, "the footer")]
     for number, group in enumerate(file.groups):
-        for leaf, chunk in enumerate(items(group, Group.COLUMNS)):
+        for leaf, chunk in enumerate(items(group, Group.COLUMNS) if group_rows(group) else ()):
             where = f"column {leaf} of row group {number}"
             start, length = chunk_range(chunk)
             ranges.append((start, start + length, where))
@@ -182,6 +188,8 @@ def _indexed_in_part(file: ParquetBytes) -> Iterator[str]:
 
 def _groups(file: ParquetBytes) -> Iterator[str]:
     for number, group in enumerate(file.groups):
+        if not group_rows(group):
+            continue
         chunks = items(group, Group.COLUMNS)
         metas = [value(chunk, Chunk.META) for chunk in chunks]
         if value(group, Group.BYTES) != sum(value(m, Meta.UNCOMPRESSED) for m in metas):

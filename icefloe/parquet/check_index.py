@@ -69,27 +69,35 @@ def wrong_indexes(
     file: ParquetBytes, chunk: Struct, leaf: Leaf, pages: Sequence[FoundPage]
 ) -> Iterator[str]:
     """What a chunk's page indexes tell wrongly of its pages."""
-    if Chunk.OFFSET_INDEX not in chunk:
-        return
-    offsets = _read(file, chunk, Chunk.OFFSET_INDEX)
+    if Chunk.OFFSET_INDEX in chunk:
+        yield from _wrong_offsets(_read(file, chunk, Chunk.OFFSET_INDEX), pages)
+    elif Chunk.COLUMN_INDEX in chunk:
+        yield "it has a column index without an offset index"
+    if Chunk.COLUMN_INDEX in chunk:
+        yield from _wrong_columns(_read(file, chunk, Chunk.COLUMN_INDEX), leaf, pages)
+
+
+def _wrong_offsets(index: Struct, pages: Sequence[FoundPage]) -> Iterator[str]:
     told = [
         tuple(value(place, f) for f in (Location.OFFSET, Location.SIZE, Location.FIRST_ROW))
-        for place in items(offsets, OffsetIndex.LOCATIONS)
+        for place in items(index, OffsetIndex.LOCATIONS)
     ]
     if told != _locations(pages):
         yield "its offset index does not tell where its pages are"
+    sizes = items(index, OffsetIndex.BYTES)
+    if sizes and len(sizes) != len(pages):
+        yield f"its offset index tells the bytes of {len(sizes)} pages, not of {len(pages)}"
         return
-    sizes = items(offsets, OffsetIndex.BYTES)
-    for number, (size, page) in enumerate(zip(sizes, pages, strict=False)):
+    for number, (size, page) in enumerate(zip(sizes, pages, strict=bool(sizes))):
         if page.entries.bytes not in (None, size):
             yield f"page {number}: it has {page.entries.bytes} bytes, the offset index says {size}"
-    if Chunk.COLUMN_INDEX not in chunk:
-        return
-    index = _read(file, chunk, Chunk.COLUMN_INDEX)
-    lists = (ColumnIndex.NULL_PAGES, ColumnIndex.LEAST, ColumnIndex.MOST)
-    counts = {len(items(index, which)) for which in lists}
+
+
+def _wrong_columns(index: Struct, leaf: Leaf, pages: Sequence[FoundPage]) -> Iterator[str]:
+    lists = (ColumnIndex.NULL_PAGES, ColumnIndex.LEAST, ColumnIndex.MOST, ColumnIndex.NULL_COUNTS)
+    counts = {len(items(index, which)) for which in lists if which in index}
     if counts != {len(pages)}:
-        yield f"its column index tells of {max(counts)} pages, its offset index of {len(pages)}"
+        yield f"its column index tells of {sorted(counts)} pages, not of {len(pages)}"
         return
     for number, page in enumerate(pages):
         for wrong in _wrong_page(index, number, page.entries, leaf):
@@ -115,7 +123,7 @@ def _wrong_page(index: Struct, page: int, entries: Entries, leaf: Leaf) -> Itera
         yield f"the column index is wrong about all its {len(entries)} values being NULL"
     elif not missing:
         low, high = (items(index, bound)[page] for bound in (ColumnIndex.LEAST, ColumnIndex.MOST))
-        for wrong in wrong_bounds(low, high, entries, leaf.type or 0):
+        for wrong in wrong_bounds((low, high), entries, leaf.type or 0):
             yield f"{wrong}, as the column index says"
     for which, levels, most in (
         (ColumnIndex.REPETITION, entries.repetition, leaf.repetition),

@@ -16,7 +16,6 @@ from icefloe.parquet.fields import Sizes, Statistics
 
 _INT32, _INT64, _INT96 = 1, 2, 3
 _FLOATS = {pa.float16(): "<e", pa.float32(): "<f", pa.float64(): "<d"}
-_CHARACTER = 4  # bytes at most
 
 
 def wrong_statistics(told: Struct, found: Entries, physical: int) -> Iterator[str]:
@@ -30,30 +29,35 @@ def wrong_statistics(told: Struct, found: Entries, physical: int) -> Iterator[st
         if values != distinct:
             yield f"it has {values} distinct values, its statistics say {distinct}"
     low, high = value(told, Statistics.LEAST), value(told, Statistics.MOST)
-    exact = bool(value(told, Statistics.LEAST_IS_EXACT) and value(told, Statistics.MOST_IS_EXACT))
-    yield from wrong_bounds(low, high, found, physical, exact=exact)
-    low, high = value(told, Statistics.OLD_LEAST), value(told, Statistics.OLD_MOST)
+    exact = value(told, Statistics.LEAST_IS_EXACT), value(told, Statistics.MOST_IS_EXACT)
+    yield from wrong_bounds((low, high), found, physical, exact)
     if _is_signed(found.values.type):
-        yield from wrong_bounds(low, high, found, physical)
+        low, high = value(told, Statistics.OLD_LEAST), value(told, Statistics.OLD_MOST)
+        yield from wrong_bounds((low, high), found, physical)
 
 
 def wrong_bounds(
-    low: bytes | None, high: bytes | None, found: Entries, physical: int, *, exact: bool = False
+    stored: tuple[bytes | None, bytes | None],
+    found: Entries,
+    physical: int,
+    exact: tuple[bool | None, bool | None] = (None, None),
 ) -> Iterator[str]:
     """Whether bounds are not those of the values; those of texts may be cut unless `exact`."""
-    if low is None or high is None or physical == _INT96:
+    if stored == (None, None) or physical == _INT96:
         return
     kind = found.values.type
-    told = as_bound(low, kind, physical), as_bound(high, kind, physical)
-    if any(isinstance(bound, float) and math.isnan(bound) for bound in told):
+    low, high = (None if data is None else as_bound(data, kind, physical) for data in stored)
+    if any(isinstance(bound, float) and math.isnan(bound) for bound in (low, high)):
         return  # as parquet-mr writes them: readers take such bounds for none
     least, most = _extremes(found.values)
     if least is None and pa.types.is_floating(kind) and found.values.null_count < len(found):
         return  # NaN has no place in the order, and some writers tell of it all the same
     if least is None:
-        yield f"it has the bounds {told[0]!r} and {told[1]!r} without values"
-    elif told != (least, most) and (exact or not _cut(*told, least, most)):
-        yield f"its values are from {least!r} to {most!r}, it is told {told[0]!r} to {told[1]!r}"
+        yield f"it has the bounds {low!r} and {high!r} without values"
+    elif not (low in (None, least) or (not exact[0] and _cut_below(low, least))) or not (
+        high in (None, most) or (not exact[1] and _cut_above(high, most))
+    ):
+        yield f"its values are from {least!r} to {most!r}, it is told {low!r} to {high!r}"
 
 
 def wrong_levels(told: Struct, found: Entries) -> Iterator[str]:
@@ -118,13 +122,25 @@ def _plain(scalar: pa.Scalar) -> Any:
 def _is_signed(kind: pa.DataType) -> bool:
     """Whether values have the order that the old bounds have."""
     signed = pa.types.is_signed_integer(kind) or pa.types.is_floating(kind)
-    return bool(signed or pa.types.is_temporal(kind))
+    decided = pa.types.is_decimal(kind) or pa.types.is_boolean(kind)
+    return bool(signed or decided or pa.types.is_temporal(kind))
 
 
-def _cut(low: Any, high: Any, least: Any, most: Any) -> bool:
-    """Whether bounds are the first bytes of the extremes, of the greatest with the last raised."""
-    if not isinstance(least, bytes):
+def _cut_below(low: Any, least: Any) -> bool:
+    """Whether a bound is how the least text begins."""
+    return isinstance(least, bytes) and bool(low) and least.startswith(low)
+
+
+def _cut_above(high: Any, most: Any) -> bool:
+    """Whether a bound is how the greatest text begins, its last byte or character raised by one."""
+    if not isinstance(most, bytes) or not high or len(high) > len(most):
         return False
-    raised = high.rstrip(b"\0")[:-_CHARACTER]
-    above = high > most and len(high) <= len(most) and most.startswith(raised)
-    return bool(least.startswith(low) and (high == most or above))
+    start = most[: len(high)]
+    if int.from_bytes(high, "big") == int.from_bytes(start, "big") + 1:
+        return True
+    try:
+        told, text = high.decode(), most.decode()
+    except UnicodeDecodeError:
+        return False
+    before = text[: len(told)]
+    return told[:-1] == before[:-1] and ord(told[-1]) == ord(before[-1]) + 1

@@ -53,6 +53,8 @@ class Sorting:
     """SortingColumn."""
 
     LEAF = 1
+    DESCENDING = 2
+    NULLS_FIRST = 3
 
 
 class Chunk:
@@ -148,7 +150,6 @@ class ColumnIndex:
 class Page:
     """PageHeader."""
 
-    TYPE = 1
     UNCOMPRESSED = 2
     COMPRESSED = 3
     DATA = 5
@@ -167,7 +168,6 @@ class PageData:
 class PageDataV2:
     """DataPageHeaderV2."""
 
-    VALUES = 1
     NULLS = 2
     ROWS = 3
     ENCODING = 4

@@ -119,6 +119,12 @@ def group_rows(group: Struct) -> int:
     return int(value(group, Group.ROWS))
 
 
+def check_rows(path: str, rows: int, told: int) -> None:
+    """Refuse a file that has more or fewer rows than the table's metadata says."""
+    if rows != told:
+        raise DamagedFileError(path, f"it has {rows} rows, the table says {told}")
+
+
 def _exactly(path: str, read: Read, start: int, length: int) -> bytes:
     taken = read(start, length)
     if len(taken) != length:

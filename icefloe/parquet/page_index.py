@@ -76,7 +76,10 @@ class IndexReader:
 
 
 def miscounts_bytes(meta: Struct) -> bool:
-    """Whether it is told wrongly how many bytes a chunk's values have, as PyArrow does of some."""
+    """Whether it may be told wrongly how many bytes a chunk's values have.
+
+    PyArrow counts the bytes that differ from the value before, where it encodes those alone.
+    """
     return _DELTA_BYTE_ARRAY in items(meta, Meta.ENCODINGS)
 
 

@@ -174,7 +174,7 @@ def _from_where_on(
     told = f"written anew above {limit:.3g} of its rows"
     if limit < state.settings.auto_rewrite_fraction:
         told += " where none is deleted" if kind is UpdateKind.MERGE else ""
-        told += ": few bytes are to be encoded, the others are copied"
+        told += ": by its metadata few bytes are to be encoded"
     return told
 
 

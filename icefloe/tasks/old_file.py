@@ -17,6 +17,7 @@ from icefloe.parquet.footer import (
     DamagedFileError,
     EncryptedFileError,
     ParquetBytes,
+    check_rows,
     group_rows,
     open_parquet,
 )
@@ -66,8 +67,7 @@ class OldFile:
             by_id = {field_id(f): f.name for f in found}
         names = {f.name: by_id[field_id(f)] for f in wanted if field_id(f) in by_id}
         told = [group_rows(group) for group in file.groups]
-        if sum(told) != rows:
-            raise DamagedFileError(path, f"it has {sum(told)} rows, the table says {rows}")
+        check_rows(path, sum(told), rows)
         groups = tuple(zip(accumulate(told, initial=0), told, strict=False))
         return OldFile(path, file, parquet, found, wanted, names, groups)
 

@@ -289,6 +289,12 @@ def test_explain_tells_when_little_would_be_left_of_a_file(table):
     assert little not in str(table.delete().where("id > 5").explain())
 
 
+def test_explain_tells_which_footers_it_did_not_read(table, monkeypatch):
+    monkeypatch.setattr("icefloe.execute.explained._MOST_FILES", 0)
+    told = str(table.update().set("s", "''").explain())
+    assert "are copied as bytes; its footer was not read for this plan" in told
+
+
 def test_explain_tells_of_a_file_that_cannot_be_read(table):
     path = path_of(table)
     path.write_bytes(path.read_bytes()[:-1])

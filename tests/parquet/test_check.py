@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icefloe.parquet.check import problems
+from icefloe.parquet.check import _wrong_chunk, problems
 from icefloe.parquet.compact import Items, Kind, changed, items, read_struct, value, write_struct
 from icefloe.parquet.entries import entries_of
 from icefloe.parquet.fields import (
@@ -21,11 +21,15 @@ from icefloe.parquet.fields import (
     Location,
     Meta,
     OffsetIndex,
+    Page,
+    PageData,
+    PageDataV2,
     PageEncoding,
     Sizes,
     Statistics,
 )
 from icefloe.parquet.footer import MAGIC, footer_bytes, open_buffer
+from icefloe.parquet.shape import columns_of
 
 COUNT = 5000
 ROWS = pa.table(
@@ -54,8 +58,13 @@ PAGES = {
 
 
 def written(**options: object) -> pa.Buffer:
+    return io_of(ROWS, row_group_size=2000, **options)
+
+
+def io_of(rows: pa.Table, **options: object) -> pa.Buffer:
+    """The rows as a file."""
     sink = pa.BufferOutputStream()
-    pq.write_table(ROWS, sink, row_group_size=2000, **options)
+    pq.write_table(rows, sink, **options)
     return sink.getvalue()
 
 
@@ -151,7 +160,9 @@ def big(number: int, size: int) -> bytes:
         ("name", Statistics.LEAST, b"n", "it is told b'n' to b'n9'"),
         ("name", Statistics.MOST, b"z", "it is told b'n0' to b'z'"),
         ("price", Statistics.LEAST, big(-10, 13), "it is told -10 to 1990"),
+        ("price", Statistics.OLD_LEAST, big(-10, 13), "it is told -10 to None"),
         ("is", Statistics.MOST, b"\0", "it is told False to False"),
+        ("is", Statistics.OLD_MOST, b"\0", "it is told False to False"),
         ("fixed", Statistics.MOST, b"\0\0\7\xd0", "it is told"),
         ("inner.x", Statistics.LEAST, bytes(7) + b"\x80", "it is told"),
     ],
@@ -159,9 +170,9 @@ def big(number: int, size: int) -> bytes:
 def test_statistics_of_chunks(column, field, wrong, told):
     data = written()
     kind = Kind.BINARY if isinstance(wrong, bytes) else Kind.I64
-    fields = {field: (kind, wrong)}
-    if field == Statistics.OLD_MOST:
-        fields[Statistics.OLD_LEAST] = (Kind.BINARY, bytes(8))
+    fields: dict[int, Any] = {field: (kind, wrong)}
+    if field == Statistics.OLD_LEAST:
+        fields[Statistics.OLD_MOST] = None
     if column == "inner.x":  # minus zero is as good as zero
         fields[field] = (kind, b"\1" + wrong[1:])
     found = problems("x", with_nested(data, column, Meta.STATISTICS, fields))
@@ -179,8 +190,104 @@ def test_bounds_that_are_cut_must_be_the_beginning_of_values():
         return problems("x", with_nested(data, "name", Meta.STATISTICS, {**fields, **bounds}))
 
     assert with_bounds(b"n", b"o") == []
-    for low, high in ((b"m", b"o"), (b"n1", b"o"), (b"n", b"n"), (b"n", b"ooooo")):
-        assert "it is told" in str(with_bounds(low, high))
+    assert with_bounds(b"n0", b"n:") == []
+    for low in (b"m", b"n1", b""):
+        assert "it is told" in str(with_bounds(low, b"o"))
+    for high in (b"n", b"p", b"zz", b"ooooo", b"n8"):
+        assert "it is told" in str(with_bounds(b"n", high))
+    fields[Statistics.LEAST_IS_EXACT] = (Kind.TRUE, True)
+    assert "it is told" in str(with_bounds(b"n", b"o"))
+    assert with_bounds(b"n0", b"o") == []
+
+
+def test_a_bound_without_the_other():
+    fields = {Statistics.LEAST: None, Statistics.MOST: (Kind.BINARY, (10**9).to_bytes(8, "little"))}
+    (found,) = problems("x", with_nested(written(), "id", Meta.STATISTICS, fields))
+    assert "it is told None to 1000000000" in found
+
+
+@pytest.mark.parametrize(
+    ("text", "bound"), [("aÿ", "aĀ"), ("a\u007fb", "a\u0080"), ("é", "ê"), ("b\U0010ffff", "c")]
+)
+def test_bounds_may_have_their_last_character_raised(text, bound):
+    data = io_of(pa.table({"s": [text + "x" * 99]}))
+    chunk = items(open_buffer("x", data).groups[0], Group.COLUMNS)[0]
+    meta = value(chunk, Chunk.META)
+    told = changed(
+        value(meta, Meta.STATISTICS),
+        {Statistics.MOST: (Kind.BINARY, bound.encode()), Statistics.MOST_IS_EXACT: None},
+    )
+    meta = changed(meta, {Meta.STATISTICS: (Kind.STRUCT, told)})
+    chunks = Items(Kind.STRUCT, [changed(chunk, {Chunk.META: (Kind.STRUCT, meta)})])
+    assert problems("x", with_group(data, {Group.COLUMNS: (Kind.LIST, chunks)})) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "page", "field", "wrong", "told"),
+    [
+        ("1.0", Page.DATA, PageData.STATISTICS, "nulls", "2 NULLs, its statistics say 3"),
+        ("2.0", Page.DATA_V2, PageDataV2.NULLS, 3, "it has 2 NULLs, not 3"),
+        ("2.0", Page.DATA_V2, PageDataV2.ROWS, 3, "it has 5 rows, not 3"),
+        ("1.0", Page.DATA, PageData.VALUES, 4, "its pages have 4 values, not 5"),
+        ("1.0", Page.DATA, PageData.ENCODING, 5, "its pages are encoded as"),
+        ("1.0", Page.UNCOMPRESSED, None, 50, "its pages have"),
+    ],
+)
+def test_headers_of_pages(version, page, field, wrong, told):
+    """As they lie in the file, each as long as it was."""
+    rows = pa.table({"n": pa.array([1, None, 3, None, 5], pa.int64())})
+    options = {"use_dictionary": False, "compression": "none", "data_page_version": version}
+    data = io_of(rows, **options).to_pybytes()
+    header, body = read_struct(data, len(MAGIC))
+    if field is None:
+        new = changed(header, {page: (Kind.I32, wrong)})
+    elif wrong == "nulls":
+        inner = value(header, page)
+        stats = changed(value(inner, field), {Statistics.NULLS: (Kind.I64, 3)})
+        new = changed(header, {page: (Kind.STRUCT, changed(inner, {field: (Kind.STRUCT, stats)}))})
+    else:
+        inner = changed(value(header, page), {field: (Kind.I32, wrong)})
+        new = changed(header, {page: (Kind.STRUCT, inner)})
+    written = write_struct(new)
+    assert len(MAGIC) + len(written) == body
+    found = told_of(data[: len(MAGIC)] + written + data[body:])
+    assert told in found
+
+
+def told_of(data: bytes) -> str:
+    """What is found, whether PyArrow reads the pages or not."""
+    file = open_buffer("x", pa.py_buffer(data))
+    chunk = items(file.groups[0], Group.COLUMNS)[0]
+    column = pa.array([1, None, 3, None, 5], pa.int64())
+    (leaf,) = columns_of(file.footer)[0].values
+    (entries,) = entries_of(column, nullable=True)
+    return str(list(_wrong_chunk(file, chunk, leaf, entries)))
+
+
+def test_names_and_order():
+    rows = pa.table({"a": [1, 1, 2, None], "b": [5.0, 4.0, 7.0, 7.0]})
+    order = [pq.SortingColumn(0), pq.SortingColumn(1, descending=True)]
+    assert problems("x", io_of(rows, sorting_columns=order)) == []
+    for wrong in (
+        [pq.SortingColumn(0, descending=True)],
+        [pq.SortingColumn(0, nulls_first=True)],
+        [pq.SortingColumn(0), pq.SortingColumn(1)],
+    ):
+        assert "not in the order of its leaf" in str(
+            problems("x", io_of(rows, sorting_columns=wrong))
+        )
+    path = {Meta.PATH: (Kind.LIST, Items(Kind.BINARY, [b"other"]))}
+    assert problems("x", with_meta(written(), "id", path)) == [
+        "row group 0, id: the footer calls it other"
+    ]
+
+
+def test_row_groups_without_rows():
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, ROWS.schema) as writer:
+        writer.write_table(ROWS.slice(0, 0))
+        writer.write_table(ROWS)
+    assert problems("x", sink.getvalue()) == []
 
 
 @pytest.mark.parametrize(
@@ -262,6 +369,24 @@ def test_places_in_offset_indexes(field):
     data = written(**PAGES)
     wrong = with_index(data, "many", Chunk.OFFSET_INDEX, OffsetIndex.LOCATIONS, moved)
     assert "does not tell where its pages are" in str(problems("x", wrong))
+
+
+def test_indexes_of_some_pages_alone():
+    """Nor without an offset index, which tells what pages there are."""
+    data = written(**PAGES)
+    chunk = {Chunk.OFFSET_INDEX: None, Chunk.OFFSET_INDEX_LENGTH: None}
+    assert "column index without an offset" in str(problems("x", with_chunk(data, "id", chunk)))
+    for which, field, told in (
+        (Chunk.COLUMN_INDEX, ColumnIndex.NULL_COUNTS, "its column index tells of"),
+        (Chunk.OFFSET_INDEX, OffsetIndex.BYTES, "its offset index tells the bytes of"),
+    ):
+        file, column = open_buffer("x", data), chunk_of(data, "name")
+        index, _ = read_struct(file.take(value(column, which), value(column, which + 1)))
+        kind, found = index[field]
+        short = changed(index, {field: (kind, Items(found.kind, found.values[1:]))})
+        damaged = write_struct(short)
+        placed = {which: (Kind.I64, file.footer_at), which + 1: (Kind.I32, len(damaged))}
+        assert told in str(problems("x", with_chunk(data, "name", placed, damaged)))
 
 
 def test_sizes_in_offset_indexes():
