@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -101,18 +101,30 @@ def with_nested(data: pa.Buffer, column: str, which: int, fields: Mapping[int, A
     return with_meta(data, column, {which: (Kind.STRUCT, changed(told, fields))})
 
 
-def with_index(data: pa.Buffer, column: str, which: int, field: int, wrong: Any) -> pa.Buffer:
-    """The file with another second entry in a list of a chunk's page index."""
+def with_list(
+    data: pa.Buffer, column: str, which: int, field: int, change: Callable[[Any], Any]
+) -> pa.Buffer:
+    """The file with another field of a chunk's page index; of a list, other values."""
     file, chunk = open_buffer("x", data), chunk_of(data, column)
     index, _ = read_struct(file.take(value(chunk, which), value(chunk, which + 1)))
     kind, found = index[field]
-    if kind == Kind.LIST:
-        assert len(found.values) > 2
-        new = wrong(found.values[1]) if callable(wrong) else wrong
-        wrong = Items(found.kind, [found.values[0], new, *found.values[2:]])
-    damaged = write_struct(changed(index, {field: (kind, wrong)}))
+    is_list = kind == Kind.LIST
+    new = Items(found.kind, change(list(found.values))) if is_list else change(found)
+    damaged = write_struct(changed(index, {field: (kind, new)}))
     placed = {which: (Kind.I64, file.footer_at), which + 1: (Kind.I32, len(damaged))}
     return with_chunk(data, column, placed, damaged)
+
+
+def with_second(data: pa.Buffer, column: str, which: int, field: int, wrong: Any) -> pa.Buffer:
+    """The file with another second entry in a list of a chunk's page index, or another number."""
+
+    def change(found: Any) -> Any:
+        if not isinstance(found, list):
+            return wrong
+        assert len(found) > 2
+        return [found[0], wrong(found[1]) if callable(wrong) else wrong, *found[2:]]
+
+    return with_list(data, column, which, field, change)
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
@@ -340,23 +352,15 @@ def test_encodings():
 )
 def test_column_indexes(column, field, wrong, told):
     data = written(**PAGES)
-    found = problems("x", with_index(data, column, Chunk.COLUMN_INDEX, field, wrong))
+    found = problems("x", with_second(data, column, Chunk.COLUMN_INDEX, field, wrong))
     assert told in found[0]
 
 
 def test_bounds_of_pages_with_booleans():
     """Their pages are large: of one, there is only the first to be wrong."""
     data = written(write_page_index=True)
-    file, chunk = open_buffer("x", data), chunk_of(data, "is")
-    start, length = value(chunk, Chunk.COLUMN_INDEX), value(chunk, Chunk.COLUMN_INDEX_LENGTH)
-    index, _ = read_struct(file.take(start, length))
-    most = (Kind.LIST, Items(Kind.BINARY, [b"\0"]))
-    damaged = write_struct(changed(index, {ColumnIndex.MOST: most}))
-    placed = {
-        Chunk.COLUMN_INDEX: (Kind.I64, file.footer_at),
-        Chunk.COLUMN_INDEX_LENGTH: (Kind.I32, len(damaged)),
-    }
-    found = problems("x", with_chunk(data, "is", placed, damaged))
+    wrong = with_list(data, "is", Chunk.COLUMN_INDEX, ColumnIndex.MOST, lambda _: [b"\0"])
+    found = problems("x", wrong)
     assert "from False to True, it is told False to False, as the column index" in str(found)
 
 
@@ -367,7 +371,7 @@ def test_places_in_offset_indexes(field):
         return changed(place, {field: (kind, number + 1)})
 
     data = written(**PAGES)
-    wrong = with_index(data, "many", Chunk.OFFSET_INDEX, OffsetIndex.LOCATIONS, moved)
+    wrong = with_second(data, "many", Chunk.OFFSET_INDEX, OffsetIndex.LOCATIONS, moved)
     assert "does not tell where its pages are" in str(problems("x", wrong))
 
 
@@ -380,18 +384,13 @@ def test_indexes_of_some_pages_alone():
         (Chunk.COLUMN_INDEX, ColumnIndex.NULL_COUNTS, "its column index tells of"),
         (Chunk.OFFSET_INDEX, OffsetIndex.BYTES, "its offset index tells the bytes of"),
     ):
-        file, column = open_buffer("x", data), chunk_of(data, "name")
-        index, _ = read_struct(file.take(value(column, which), value(column, which + 1)))
-        kind, found = index[field]
-        short = changed(index, {field: (kind, Items(found.kind, found.values[1:]))})
-        damaged = write_struct(short)
-        placed = {which: (Kind.I64, file.footer_at), which + 1: (Kind.I32, len(damaged))}
-        assert told in str(problems("x", with_chunk(data, "name", placed, damaged)))
+        short = with_list(data, "name", which, field, lambda found: found[1:])
+        assert told in str(problems("x", short))
 
 
 def test_sizes_in_offset_indexes():
     data = written(**PAGES)
-    wrong = with_index(data, "name", Chunk.OFFSET_INDEX, OffsetIndex.BYTES, 7)
+    wrong = with_second(data, "name", Chunk.OFFSET_INDEX, OffsetIndex.BYTES, 7)
     assert "bytes, the offset index says 7" in str(problems("x", wrong))
 
 
