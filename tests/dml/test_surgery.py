@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hand_made import adopted_file, publish
+from parquet_check.check import problems
 from parquet_files import READERS, by_spark
 from pyiceberg.types import LongType
 from pyspark.errors import PySparkException
 from tables import data_files, delete_files, rows, snapshots, stored_files
 
 from icefloe.errors import StorageError, UnsupportedTableError
-from icefloe.parquet.check import problems
 from icefloe.parquet.compact import Kind, changed
 from icefloe.parquet.fields import File
 from icefloe.parquet.footer import footer_bytes, open_buffer

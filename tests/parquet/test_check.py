@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from parquet_check.check import _wrong_chunk, problems
+from parquet_check.entries import entries_of
 
-from icefloe.parquet.check import _wrong_chunk, problems
 from icefloe.parquet.compact import Items, Kind, changed, items, read_struct, value, write_struct
-from icefloe.parquet.entries import entries_of
 from icefloe.parquet.fields import (
     Chunk,
     ColumnIndex,

@@ -8,8 +8,8 @@ import uuid
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from parquet_check.check import problems
 
-from icefloe.parquet.check import problems
 from icefloe.parquet.encode import encode, options_like
 from icefloe.parquet.footer import open_buffer
 from icefloe.parquet.shape import columns_of

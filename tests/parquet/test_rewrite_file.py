@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from parquet_check.check import problems
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
@@ -40,7 +41,6 @@ from pyspark import cloudpickle
 
 from icefloe.execute.carried import carried_metrics
 from icefloe.execute.data_files import build_data_file, leaves
-from icefloe.parquet.check import problems
 from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
 from icefloe.parquet.fields import Chunk, File, Group, Meta
 from icefloe.parquet.footer import (

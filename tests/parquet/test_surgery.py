@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
+from parquet_check.check import problems
 from parquet_files import (
     FEW,
     PLENTY,
@@ -28,7 +29,6 @@ from parquet_files import (
 )
 from pyspark.sql import SparkSession
 
-from icefloe.parquet.check import problems
 from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
 from icefloe.parquet.fields import Chunk, File, Group, Meta
 from icefloe.parquet.footer import (

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from parquet_check.entries import Entries
 
 from icefloe.parquet.compact import Struct, items, value
-from icefloe.parquet.entries import Entries
 from icefloe.parquet.fields import Sizes, Statistics
 
 _INT32, _INT64, _INT96 = 1, 2, 3

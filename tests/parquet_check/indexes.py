@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from icefloe.parquet.check_values import as_bound, histogram, wrong_bounds
+from parquet_check.entries import Entries
+from parquet_check.values import as_bound, histogram, wrong_bounds
+
 from icefloe.parquet.compact import Struct, items, read_struct, value
-from icefloe.parquet.entries import Entries
 from icefloe.parquet.fields import (
     Chunk,
     ColumnIndex,

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from parquet_check.entries import Entries, Numbers
 
 from icefloe.parquet.compact import Struct, items, value
-from icefloe.parquet.entries import Entries, Numbers
 from icefloe.parquet.fields import Group, Sorting
 
 

@@ -8,12 +8,12 @@ from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from parquet_check.entries import Entries, entries_of
+from parquet_check.indexes import FoundPage, PageBytes, wrong_indexes
+from parquet_check.order import wrong_order
+from parquet_check.values import wrong_levels, wrong_statistics
 
-from icefloe.parquet.check_index import FoundPage, PageBytes, wrong_indexes
-from icefloe.parquet.check_order import wrong_order
-from icefloe.parquet.check_values import wrong_levels, wrong_statistics
 from icefloe.parquet.compact import Struct, changed, items, read_struct, value
-from icefloe.parquet.entries import Entries, entries_of
 from icefloe.parquet.fields import (
     Chunk,
     File,
