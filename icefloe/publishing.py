@@ -133,6 +133,7 @@ def row_result(plan: Plan, outcome: RowChangeOutcome) -> DmlResult:
         bytes_written=added_bytes(changes),
         bytes_copied=outcome.bytes_copied,
         bytes_encoded=outcome.bytes_encoded,
+        row_groups_copied=outcome.row_groups_copied,
         dpp_applied=plan.dpp_applied,
         dpp_partition_count=plan.dpp_partition_count,
     )

@@ -36,6 +36,7 @@ class DmlResult:
     duration_s: float = 0.0
     bytes_copied: int = 0
     bytes_encoded: int = 0
+    row_groups_copied: int = 0  # taken over as bytes, with every column
     clauses: tuple[int, ...] = ()  # MERGE: rows that each clause was for, in their order
 
     @property
@@ -173,6 +174,7 @@ _SUMMARISED = (
     "bytes_written",
     "bytes_copied",
     "bytes_encoded",
+    "row_groups_copied",
     "dpp_applied",
     "dpp_partition_count",
 )

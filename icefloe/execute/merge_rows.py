@@ -247,6 +247,7 @@ class MergeRows:
             rows_deleted=self._count(acted, self._deletes),
             rows_copied=rewritten.rows_copied,
             bytes_copied=rewritten.bytes_copied,
+            row_groups_copied=rewritten.row_groups_copied,
         )
         clauses = range(len(self.labeller.bound.clauses))
         return MergeOutcome(rows, tuple(acted.count(number) for number in clauses))

@@ -57,6 +57,7 @@ class Rewritten:
     rows_deleted: int = 0
     rows_copied: int = 0
     bytes_copied: int = 0
+    row_groups_copied: int = 0
 
     def __add__(self, other: Rewritten) -> Rewritten:
         return Rewritten(
@@ -66,6 +67,7 @@ class Rewritten:
             self.rows_deleted + other.rows_deleted,
             self.rows_copied + other.rows_copied,
             self.bytes_copied + other.bytes_copied,
+            self.row_groups_copied + other.row_groups_copied,
         )
 
 
@@ -229,6 +231,7 @@ class Rewriter:
             result["deleted"],
             result["copied"],
             sum(written.get("bytes_copied", 0) for written in result["files"]),
+            sum(written.get("row_groups_copied", 0) for written in result["files"]),
         )
 
     def _order_kept(self, candidate: Candidate) -> int | None:

@@ -56,6 +56,7 @@ class RowChangeOutcome:
     rows_deleted: int = 0
     rows_copied: int = 0
     bytes_copied: int = 0
+    row_groups_copied: int = 0
 
     @property
     def bytes_encoded(self) -> int:
@@ -223,6 +224,7 @@ def _outcome(
         rows_deleted=rewritten.rows_deleted + (0 if is_update else changed),
         rows_copied=rewritten.rows_copied,
         bytes_copied=rewritten.bytes_copied,
+        row_groups_copied=rewritten.row_groups_copied,
     )
 
 

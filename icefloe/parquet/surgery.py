@@ -67,6 +67,7 @@ class Spliced:
     footer: Struct
     size: int
     bytes_copied: int
+    groups_copied: int  # row groups that are the old file's, all columns of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,8 @@ class Surgery:
             if change.rows:
                 splicer.add(self._group(number, group, change, new_rows))
         footer = splicer.finish(self._footer(changes))
-        return Spliced(footer, splicer.size, splicer.taken.get(self.file.path, 0))
+        taken = splicer.taken.get(self.file.path, 0)
+        return Spliced(footer, splicer.size, taken, self._groups_kept(changes))
 
     def kept(self, changes: Sequence[GroupChange]) -> list[frozenset[str]]:
         """The columns whose chunks are copied, for each row group."""
@@ -121,6 +123,10 @@ class Surgery:
             frozenset(planned.name for planned in self._kept(group, change))
             for group, change in zip(self.file.groups, changes, strict=True)
         ]
+
+    def _groups_kept(self, changes: Sequence[GroupChange]) -> int:
+        kept = zip(changes, self.kept(changes), strict=True)
+        return sum(change.rows > 0 and len(names) == len(self.columns) for change, names in kept)
 
     def _kept(self, group: Struct, change: GroupChange) -> list[PlannedColumn]:
         if change.rows != group_rows(group):

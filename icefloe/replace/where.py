@@ -177,6 +177,7 @@ def _replace_rows(statement: ReplaceStatement, context: Context, state: TableSta
             files_scanned=planned.plan.files_scanned,
             bytes_copied=outcome.bytes_copied,
             bytes_encoded=outcome.bytes_encoded,
+            row_groups_copied=outcome.row_groups_copied,
         )
         guard = _guard(statement, state, planned.lowered, reads_other_rows=planned.reads_other_rows)
         return _publish(statement, context, state, changes, guard, result, started)

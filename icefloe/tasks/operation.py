@@ -99,6 +99,7 @@ class Operation:
             "nans": {path: count for counts in nans for path, count in counts.items()},
             "split_offsets": split_offsets(footer),
             "bytes_copied": spliced.bytes_copied,
+            "row_groups_copied": spliced.groups_copied,
             "copied": {
                 "whole": whole,
                 "partly": {name: rows.nans_added(name) for name in partly},

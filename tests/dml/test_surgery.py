@@ -14,7 +14,7 @@ from parquet_check.check import problems
 from parquet_files import READERS, by_spark
 from pyiceberg.types import LongType
 from pyspark.errors import PySparkException
-from tables import data_files, delete_files, rows, snapshots, stored_files
+from tables import data_files, delete_files, rows, snapshots, stored_files, summary
 
 from icefloe.errors import StorageError, UnsupportedTableError
 from icefloe.parquet.compact import Kind, changed
@@ -87,14 +87,20 @@ def test_t34_an_update_encodes_one_column_of_one_row_group(table):
     assert result.bytes_copied >= sum(map(len, before.values())) - len(before[2, "s"])
     assert result.bytes_copied + result.bytes_encoded == path_of(table).stat().st_size
     assert (result.rows_copied, result.rows_updated) == (99, 1)
+    assert result.row_groups_copied == 4
+    assert summary(table)["icefloe.row-groups-copied"] == "4"
     assert rows(table, "s", where="id = 47") == [("new",)]
     assert len(rows(table, where="s = 'name 5'")) == 15  # 47 was one of them
     check(table)
 
 
-@pytest.mark.parametrize("mode", ["copy-on-write", "auto", "merge-on-read"])
-def test_bytes_copied_and_encoded_are_all_that_data_files_have(table, mode):
+@pytest.mark.parametrize(
+    ("mode", "groups"),
+    [("copy-on-write", [4, 2, 4, 4]), ("auto", [0, 2, 0, 0]), ("merge-on-read", [0, 0, 0, 0])],
+)
+def test_bytes_copied_and_encoded_are_all_that_data_files_have(table, mode, groups):
     """New rows are encoded too, and new versions that `auto` writes beside files."""
+    copied = []
     source = [ROWS[3], {**ROWS[5], "id": 500}]
     for statement in (
         table.update().set("s", "'few'").where("id = 47"),
@@ -109,13 +115,16 @@ def test_bytes_copied_and_encoded_are_all_that_data_files_have(table, mode):
         before = {file.path for file in data_files(table)}
         result = statement.with_options(mode=mode).execute()
         new = sum(file.size for file in data_files(table) if file.path not in before)
+        copied.append(result.row_groups_copied)
         told = result.bytes_copied + result.bytes_encoded
         assert told == (0 if mode == "merge-on-read" else new)
+    assert copied == groups
 
 
 def test_t34_a_delete_encodes_its_row_groups_alone(table):
     before = chunks(path_of(table))
-    table.delete().where("id IN (30, 31) OR id BETWEEN 60 AND 79").execute()
+    result = table.delete().where("id IN (30, 31) OR id BETWEEN 60 AND 79").execute()
+    assert result.row_groups_copied == 3  # one is encoded, one goes
     after = chunks(path_of(table))
     for old, new in ((0, 0), (2, 2), (4, 3)):
         for group, name in before:
@@ -150,7 +159,7 @@ def test_evolved_tables_get_files_of_their_schema(table):
     before = chunks(path_of(table))
     result = table.update().set("extra", "'e'").where("id < 3").execute()
     after = chunks(path_of(table))
-    assert result.bytes_copied > 0
+    assert (result.bytes_copied > 0, result.row_groups_copied) == (True, 0)  # `extra` is in none
     for group in range(5):
         assert after[group, "label"] == before[group, "s"]
         assert after[group, "x"] == before[group, "x"]
