@@ -16,6 +16,9 @@ from icefloe import Lake, Table
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["TZ"] = "UTC"
+# Short queries, in this JVM and in those of programs that tests start: compiling them well costs
+# more than it saves.
+os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 # Of the tests in both modes and several layouts, `make test` runs each mode, and partitioned or not.
@@ -45,8 +48,6 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
         .config("spark.driver.memory", "2g")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        # Short queries: compiling them well costs more than it saves.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
