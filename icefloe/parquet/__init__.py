@@ -1,6 +1,6 @@
 """Parquet files as bytes: footers read and written, column chunks taken from one file to another.
 
-Used inside Spark's workers, so what is here needs PyArrow and NumPy only and is sent by value.
+Used inside Spark's workers, so what is here needs PyArrow only and is sent by value.
 """
 
 from __future__ import annotations
