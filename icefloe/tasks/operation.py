@@ -15,6 +15,7 @@ from icefloe.parquet.fields import Chunk, Group, Meta
 from icefloe.parquet.footer import MAGIC, footer_bytes, group_rows
 from icefloe.parquet.shape import columns_of
 from icefloe.parquet.surgery import GroupChange, Spliced, Surgery, cannot_copy
+from icefloe.tasks.arrays import with_values_below_nulls
 from icefloe.tasks.edits import Edits
 from icefloe.tasks.metrics import NanCounter, column_metrics, split_offsets
 from icefloe.tasks.old_file import OldFile
@@ -131,6 +132,7 @@ class _Rows:
         for start, old in self.file.group(number, names):
             new = self.edits.apply(old, start)
             refuse_nulls(new, new.schema)
+            new = with_values_below_nulls(new)
             for name in names:
                 self.before[name].add(old.select([name]))
                 self.after[name].add(new.select([name]))

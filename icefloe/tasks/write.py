@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from icefloe.tasks.arrays import fitted
+from icefloe.tasks.arrays import fitted, with_values_below_nulls
 from icefloe.tasks.dictionaries import columns_with_repeats
 from icefloe.tasks.metrics import NanCounter, column_metrics, split_offsets
 from icefloe.tasks.positions import ChangeCollector, ChangeColumns
@@ -71,6 +71,7 @@ class DataFileWriter:
     def write(self, table: pa.Table) -> None:
         """Take rows of the layout's schema."""
         refuse_nulls(table, self.layout.schema)
+        table = with_values_below_nulls(table)
         for piece in self._pieces(table):
             self._pending.append(piece)
             self._pending_bytes += piece.nbytes
