@@ -32,7 +32,9 @@ from icefloe.publishing import (
     statement_files,
 )
 from icefloe.results import DmlResult
+from icefloe.session import reading_by_id
 from icefloe.settings import Isolation
+from icefloe.spark_errors import translated
 from icefloe.statements import MergeStatement, RowStatement, WriteKind, WriteStatement
 
 Statement: TypeAlias = RowStatement | MergeStatement | WriteStatement
@@ -60,7 +62,7 @@ def run(statement: Statement, context: Context) -> DmlResult:
 
     With `retries`, a statement that loses to another writer is run again from the start.
     """
-    return repeated(statement.options, lambda: _run_once(statement, context))
+    return repeated(context, statement.options, lambda: _run_once(statement, context))
 
 
 def _run_once(statement: Statement, context: Context) -> DmlResult:
@@ -166,7 +168,10 @@ def count_live(scan: Scan) -> int:
     plain = [c for c in candidates if not c.equality_deletes]
     hidden = [c for c in candidates if c.equality_deletes]
     counted = sum(scan.live_rows(c) for c in plain)
-    return counted + (scan.over(hidden).rows().count() if hidden else 0)
+    if not hidden:
+        return counted
+    with translated(), reading_by_id(scan.spark):
+        return counted + scan.over(hidden).rows().count()
 
 
 def _candidate(file: LiveFile, index: DeleteIndex) -> Candidate:

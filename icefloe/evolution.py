@@ -18,6 +18,7 @@ from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
 from pyiceberg.types import NestedField
 
 from icefloe import columns
+from icefloe.commit.swap import refuse_partial_history
 from icefloe.errors import (
     ColumnNotFoundError,
     ConflictError,
@@ -145,6 +146,7 @@ def rollback(
     catalog: Catalog, state: TableState, snapshot_id: int | None, as_of: datetime | None
 ) -> None:
     """Point the main branch at an earlier snapshot."""
+    refuse_partial_history(catalog)
     if (snapshot_id is None) == (as_of is None):
         raise StatementError("Give rollback a snapshot_id, or as_of a moment.")
     target = snapshot_as_of(state, as_of) if as_of is not None else snapshot_id

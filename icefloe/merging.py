@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 
 from icefloe.commit.committer import already_done
-from icefloe.commit.conflicts import Guard
+from icefloe.commit.conflicts import Guard, MatchedRows
 from icefloe.execute.explained import with_footers
 from icefloe.execute.labelled import Labeller
 from icefloe.execute.merge_rows import MergeRows
@@ -59,14 +59,15 @@ def run_merge(statement: MergeStatement, context: Context) -> DmlResult:
         planned = _plan(statement, source, context, state)
         state = planned.state
         with statement_files(state) as statement_id:
-            outcome = _work(statement, source, context, planned, statement_id).run()
+            work = _work(statement, source, context, planned, statement_id)
+            outcome = work.run()
             result = row_result(planned.plan, outcome.rows)
             result = replace(result, clauses=outcome.clauses)
             return publish_changes(
                 context,
                 state,
                 outcome.rows.changes,
-                _guard(planned, statement),
+                _guard(planned, statement, work.labeller),
                 statement.options,
                 lambda _gone: result,
                 _spark_summary(planned.bound, result),
@@ -78,8 +79,10 @@ def _plan(
     statement: MergeStatement, source: DataFrame, context: Context, state: TableState
 ) -> _Planned:
     change = _evolution(statement, state) if statement.evolves_schema else None
+    before = {field.name for field in state.schema.fields}
     state = change.applied(state) if change else state
-    bound = bind_merge(statement, source, state, context.spark, context.resolve)
+    added = [field.name for field in state.schema.fields if field.name not in before]
+    bound = bind_merge(statement, source, state, context.spark, context.resolve, added)
     files = choose_merge_files(bound, source, state, statement.options)
     unpartitioned = state.metadata.spec().is_unpartitioned()
     join = choose_join(statement, files, context.spark, unpartitioned=unpartitioned)
@@ -140,10 +143,17 @@ def _spark_summary(bound: BoundMerge, result: DmlResult) -> dict[str, str]:
     return {f"spark.merge-into.num-target-rows-{k}": str(v) for k, v in counts.items()}
 
 
-def _guard(planned: _Planned, statement: MergeStatement) -> Guard:
-    """Rows added meanwhile matter when a source row may match them, or they may be read besides."""
+def _guard(planned: _Planned, statement: MergeStatement, labeller: Labeller) -> Guard:
+    """Rows added since matter when a source row may match them, or a subquery may read them.
+
+    Where rows are inserted, so do the rows that kept source rows from being inserted.
+    """
     matcher = planned.files.matcher
     reads_other_rows = planned.bound.has_subquery or statement.source_reads_target
     if reads_other_rows:
         matcher = FileMatcher(UNKNOWN, planned.state.schema, planned.state.metadata.specs())
-    return Guard(planned.plan.isolation, matcher, reads_other_rows)
+    matched = None
+    if statement.has(When.NOT_MATCHED):
+        files = {c.path: c.live for c in planned.files.plan.candidates}
+        matched = MatchedRows(files, labeller.matches_any_at)
+    return Guard(planned.plan.isolation, matcher, reads_other_rows, matched=matched)

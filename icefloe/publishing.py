@@ -17,6 +17,7 @@ from icefloe.changes import FileChanges
 from icefloe.commit.committer import IDEMPOTENCY_KEY, Commit, publish
 from icefloe.commit.conflicts import Guard
 from icefloe.commit.snapshot import Removed
+from icefloe.commit.swap import refuse_partial_history
 from icefloe.errors import CommitStateUnknownError, ConflictError
 from icefloe.execute.row_changes import RowChangeOutcome
 from icefloe.metadata.evolved import SchemaChange
@@ -25,7 +26,7 @@ from icefloe.metadata.storage import remove_written_by
 from icefloe.plan.bind import ResolveTables
 from icefloe.plan.plan import Plan
 from icefloe.results import DmlResult
-from icefloe.spark_errors import telling_lost_spark
+from icefloe.spark_errors import telling_lost_spark, translated
 from icefloe.statements import Options
 
 log = logging.getLogger("icefloe")
@@ -41,12 +42,13 @@ class Context:
     resolve: ResolveTables
 
 
-def repeated(options: Options, once: Callable[[], DmlResult]) -> DmlResult:
+def repeated(context: Context, options: Options, once: Callable[[], DmlResult]) -> DmlResult:
     """Run a statement, and again after a conflict as often as its options say."""
     started = time.monotonic()
+    refuse_partial_history(context.catalog)
     for attempt in range(options.retries + 1):
         try:
-            with telling_lost_spark():
+            with telling_lost_spark(), translated():
                 result = once()
             break
         except ConflictError as lost:

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from icefloe import columns as names
 from icefloe.errors import ColumnNotFoundError, StatementError
+from icefloe.execute.read_guard import guarded
 from icefloe.execute.scan import Scan
 from icefloe.expressions import expression
 from icefloe.frames import frame_of
@@ -20,7 +21,7 @@ from icefloe.plan.bind import lower_condition
 from icefloe.plan.files import Candidate, plan_files
 from icefloe.publishing import Context
 from icefloe.quoting import quote, quoted, selected
-from icefloe.spark_errors import translated
+from icefloe.spark_errors import of_one_row, translated
 from icefloe.statements import Condition
 
 _LOCATION = f"{names.PREFIX}location"
@@ -44,11 +45,13 @@ def read_rows(
     with translated(available):
         scan = Scan.of(context.spark, state, files.candidates)
         rows = scan.rows() if set(columns or ()) & set(_META) else scan.plain_rows()
-        rows = rows.alias(state.alias)
+        rows = guarded(scan, rows).alias(state.alias)
         if where is not None:
             text = context.resolve(where, state) if isinstance(where, str) else None
             condition = where if text is None else expression(text)
-            rows = rows.filter(condition)
+            with of_one_row(f"The condition {str(where)!r}"):
+                rows = rows.filter(condition)
+                _ = rows.schema
         if columns is not None and names.META_FILE in columns:
             rows = _with_locations(rows, files.candidates)
         rows = selected(rows, _chosen(columns, available))

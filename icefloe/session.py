@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import sys
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,15 @@ from icefloe.errors import SetupError
 _JAVA = 17
 _VERSIONS = {"pyspark": ("4.1", "4.4"), "pyiceberg": ("0.12", "0.13"), "pyarrow": ("21", "27")}
 
+READS_BY_ID = "spark.sql.parquet.fieldId.read.enabled"
+LOST_SETTING = (
+    f"The session setting {READS_BY_ID} was changed or reset. Without it Spark finds the columns "
+    "of data files by name, and reads NULL where a column was renamed. Set it to true again, or "
+    "make the scan again, and do not reset the session while a statement or a scan runs."
+)
 # Set on every session, at run time: what reading Iceberg files by field id needs.
 _NEEDED = {
-    "spark.sql.parquet.fieldId.read.enabled": "true",
+    READS_BY_ID: "true",
     # One listing task per path is the default, and ruinous for thousands of files.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
 }
@@ -64,6 +71,18 @@ def prepare(session: SparkSession) -> None:
     """Set what the engine needs on a session that statements run in."""
     for key, value in _NEEDED.items():
         session.conf.set(key, value)
+
+
+@contextmanager
+def reading_by_id(session: SparkSession) -> Iterator[None]:
+    """Run jobs that read data files; SetupError if the session stopped reading by field id.
+
+    Another thread may reset the session at any time. What was read then is not to be published.
+    """
+    prepare(session)
+    yield
+    if session.conf.get(READS_BY_ID, None) != _NEEDED[READS_BY_ID]:
+        raise SetupError(f"{LOST_SETTING} Nothing was published.")
 
 
 def was_started_here(session: SparkSession) -> bool:

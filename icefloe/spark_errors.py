@@ -29,6 +29,8 @@ from icefloe.errors import (
     UnsupportedTableError,
 )
 
+log = logging.getLogger("icefloe")
+
 _CONTEXTS = ("SQL", "DataFrame")
 _NULL = re.compile(r"<icefloe-null>(.*?)</icefloe-null>")
 _OVERFLOW = re.compile(r"<icefloe-overflow>(.*?)\|(.*?)\|(.*?)</icefloe-overflow>")
@@ -54,7 +56,16 @@ _NO_MEMORY = re.compile(r"(?:java\.lang\.|Spark)OutOfMemoryError(?!: unable to c
 _MORE_MEMORY = "Give it more with spark.driver.memory, on a cluster with spark.executor.memory too"
 _STOPPED = ("SparkContext was shut down", "stopped SparkContext")
 _LOST_S = 5  # how long a JVM may take to end after its connections did
-_FIRST_LINE = re.compile(r"^(.*?)(?:\n\n|\nJVM stacktrace|\n\tat |\n== SQL)", re.DOTALL)
+_AGGREGATES = (
+    "GROUP_BY_AGGREGATE",
+    "INVALID_WHERE_CONDITION",
+    "MISSING_GROUP_BY",
+    "UNSUPPORTED_GROUPING_EXPRESSION",
+    "UNSUPPORTED_EXPR_FOR_OPERATOR",
+)
+# Columns that icefloe adds to rows; Spark shows some in the plans below its messages.
+_OUR_COLUMN = re.compile(r"`?_icefloe_\w+`?(?:#\d+L?)?")
+_FIRST_LINE = re.compile(r"^(.*?)(?:\n\n|;\n|\nJVM stacktrace|\n\tat |\n== SQL)", re.DOTALL)
 
 
 @contextmanager
@@ -108,6 +119,47 @@ def _is_lost() -> bool:
     except TimeoutExpired:
         return False
     return True
+
+
+@contextmanager
+def cleaning_up(what: str) -> Iterator[None]:
+    """Give back what a statement used; that this fails is logged and never raised.
+
+    By then the statement is published, or has an error of its own: neither may be hidden.
+    """
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - the session may have ended in any way
+        log.warning("After the statement: %s failed: %s", what, _short(str(error)))
+
+
+@contextmanager
+def of_one_row(what: str) -> Iterator[None]:
+    """Have Spark analyse an expression as a condition; refuse what is not a value of one row.
+
+    Functions that make several rows of one, or one value of several rows, Spark takes in a SELECT
+    alone.
+    """
+    try:
+        yield
+    except PySparkException as error:
+        kind = _of_other_rows(error.getCondition() or "", str(error))
+        if kind is None:
+            raise
+        raise StatementError(
+            f"{what} has {kind}: it must be a value of one row alone. Compute it into a table, a "
+            "view or the source of a MERGE first."
+        ) from error
+
+
+def _of_other_rows(condition: str, text: str) -> str | None:
+    if "GENERATOR" in condition:
+        return "a generator, such as explode()"
+    if "WINDOW" in condition or " OVER (" in text.split(";\n", maxsplit=1)[0]:
+        return "a window function"
+    if condition in _AGGREGATES:
+        return "an aggregate function"
+    return None
 
 
 def _told_by(error: JavaObject) -> str:
@@ -261,4 +313,4 @@ def _short(text: str, *, keep_sql: bool = False) -> str:
         if found
         else text.split("\nJVM stacktrace", maxsplit=1)[0].split("\n\tat ", maxsplit=1)[0]
     )
-    return cut.strip()
+    return _OUR_COLUMN.sub("(a column of icefloe)", cut.split(";\n'")[0]).strip()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
 
+from icefloe.spark_errors import cleaning_up
 from icefloe.table_names import TableName, rename_tables, table_names
 
 
@@ -48,7 +49,8 @@ def views_dropped(*sessions: SparkSession) -> Iterator[None]:
         _made.reset(token)
         for session in views.sessions:
             for name in views.names:
-                session.catalog.dropTempView(name)
+                with cleaning_up(f"dropping the view {name}"):
+                    session.catalog.dropTempView(name)
 
 
 def _view(rows: DataFrame) -> str:

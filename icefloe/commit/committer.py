@@ -131,6 +131,9 @@ def _refuse_conflicts(commit: Commit, head: TableState) -> None:
     base = commit.base
     if str(head.metadata.table_uuid) != str(base.metadata.table_uuid):
         raise TableNotFoundError(f"{base.name} was dropped and made anew while the statement ran.")
+    if base.branch in base.metadata.refs and base.branch not in head.metadata.refs:
+        # A branch that is not there starts at main: made again, it would lack its own rows.
+        raise _conflict(base, head, f"another writer dropped the branch {base.branch!r}")
     if columns := unreadable_columns(base.schema, head.schema):
         raise _conflict(
             base, head, f"the schema changed so that new files do not fit: {', '.join(columns)}"

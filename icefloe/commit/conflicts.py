@@ -1,6 +1,6 @@
 """Which concurrent commits a statement cannot live with.
 
-Four rules, each a function that gives the files in conflict. None looks at snapshot ids alone:
+Five rules, each a function that gives the files in conflict. None looks at snapshot ids alone:
 writers that touch different files, rows or partitions never block each other.
 
 1. A file the statement removes or rewrites was removed meanwhile.
@@ -8,6 +8,8 @@ writers that touch different files, rows or partitions never block each other.
 3. Rows that the statement carried forward were deleted meanwhile: they would come back.
 4. Serializable only: a file added meanwhile may hold rows the statement would have changed; with
    a subquery or a source that reads other rows of the table, so do rows that were removed.
+5. Serializable only: a row that the source of a MERGE matched was deleted, whatever the MERGE did
+   with it. Without that row, its source row would have been inserted.
 """
 
 from __future__ import annotations
@@ -27,6 +29,14 @@ ReadDeletes = Callable[[list[LiveFile]], Mapping[str, Mapping[str, BitMap64]]]
 
 
 @dataclass(frozen=True, slots=True)
+class MatchedRows:
+    """Rows that a MERGE with inserts relies on: those of these files that its source matches."""
+
+    files: Mapping[str, LiveFile]  # by location
+    any_at: Callable[[Mapping[str, BitMap64]], bool]  # whether one is at such a position of a file
+
+
+@dataclass(frozen=True, slots=True)
 class Guard:
     """What a statement relies on while it runs."""
 
@@ -35,6 +45,7 @@ class Guard:
     reads_other_rows: bool = False  # a subquery or a source does: rows that went matter too
     # Compaction: the columns of rows written anew. A delete by another one could not find them.
     columns: frozenset[int] = frozenset()
+    matched: MatchedRows | None = None  # a MERGE that inserts what matches nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +84,11 @@ def find_conflict(
             return Conflict(
                 "another writer changed rows that this statement's subquery or source read", went
             )
+    if guard.isolation is Isolation.SERIALIZABLE and guard.matched is not None:
+        lost = _no_longer_matched(guard.matched, window, unpartitioned_specs, read_deletes)
+        if lost:
+            reason = "another writer deleted rows that this statement's source matched"
+            return Conflict(reason, lost)
     return None
 
 
@@ -132,6 +148,43 @@ def _revived(
         )
     ]
     return (*found, *by_value)
+
+
+def _no_longer_matched(
+    matched: MatchedRows,
+    window: CommitWindow,
+    unpartitioned_specs: frozenset[int],
+    read_deletes: ReadDeletes,
+) -> tuple[str, ...]:
+    """Files that show that a row the source matched is deleted, or that it may be.
+
+    Only rows named by position can be looked at. Of rows that a compaction moved the old places
+    alone are known, so that any delete among them counts.
+    """
+    places = set(matched.files)
+    if window.compacted_data & places:
+        places |= {file.path for file in window.moved_data}
+    if gone := _gone(window, places - window.compacted_data):
+        return gone
+    partitions = {file.partition_key for file in (*matched.files.values(), *window.moved_data)}
+    by_value = tuple(
+        delete.path
+        for delete in window.added_deletes
+        if delete.is_equality_delete
+        and (delete.spec_id in unpartitioned_specs or delete.partition_key in partitions)
+    )
+    if by_value and matched.files:
+        return by_value
+    contents = read_deletes([d for d in window.added_deletes if not d.is_equality_delete])
+    named = {path: rows for path, rows in contents.items() if places & set(rows)}
+    deleted: dict[str, BitMap64] = {}
+    for rows in named.values():
+        for path in places & set(rows):
+            deleted[path] = deleted.get(path, BitMap64()) | rows[path]
+    moved = set(deleted) - set(matched.files)
+    if moved or (deleted and matched.any_at(deleted)):
+        return tuple(sorted(named))
+    return ()
 
 
 def _missed(

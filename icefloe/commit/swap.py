@@ -26,7 +26,6 @@ from pyiceberg.table.update import (
     SetSnapshotRefUpdate,
     TableRequirement,
 )
-from requests import RequestException
 from sqlalchemy.exc import OperationalError
 
 from icefloe.commit.retry import LostRaceError
@@ -36,13 +35,28 @@ from icefloe.errors import (
     IcefloeError,
     StorageError,
     TableNotFoundError,
+    UnsupportedTableError,
 )
 from icefloe.metadata.evolved import SchemaChange
-from icefloe.metadata.old_metadata import remove_old_metadata
+from icefloe.metadata.old_metadata import is_of_metadata_file, remove_old_metadata
 from icefloe.metadata.state import TableState
 
-# Kinds of OSError that tell of the way to the catalog, not of a file.
-_NO_ANSWER = (RequestException, ConnectionError, TimeoutError)
+_LOADING_MODE = "snapshot-loading-mode"
+
+
+def refuse_partial_history(catalog: Catalog) -> None:
+    """Refuse a catalog that returns some snapshots only.
+
+    Idempotency keys would not be found, concurrent commits not be seen, and a commit that landed
+    could be taken for one that did not.
+    """
+    mode = str(catalog.properties.get(_LOADING_MODE, "all"))
+    if mode.lower() != "all":
+        raise UnsupportedTableError(
+            f"The catalog {catalog.name!r} returns the snapshots of branches and tags only "
+            f"({_LOADING_MODE} = {mode}). Commits and maintenance need the whole history. Connect "
+            f"with {_LOADING_MODE} = all."
+        )
 
 
 def load_table(catalog: Catalog, name: str) -> IcebergTable:
@@ -127,8 +141,8 @@ def settle(
         raise doubt from error
     if isinstance(error, CommitFailedException) or _is_lost_race(error):
         raise LostRaceError(str(error)) from error
-    if isinstance(error, OSError) and not isinstance(error, _NO_ANSWER):
-        # Metadata could not be written; the catalog was not asked yet.
+    if isinstance(error, OSError) and is_of_metadata_file(error):
+        # The catalog was not asked yet.
         raise StorageError(f"Cannot write the metadata of {name}: {error}") from error
     raise doubt from error
 

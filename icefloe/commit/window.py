@@ -11,7 +11,12 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icefloe.errors import ConflictError
 from icefloe.metadata.files import LiveFile
-from icefloe.metadata.manifests import as_live_file, list_manifests, read_entries
+from icefloe.metadata.manifests import (
+    as_live_file,
+    list_manifests,
+    read_entries,
+    read_snapshot_files,
+)
 from icefloe.metadata.state import TableState, ancestors
 
 
@@ -19,21 +24,28 @@ from icefloe.metadata.state import TableState, ancestors
 class CommitWindow:
     """The files that concurrent snapshots added and removed.
 
-    Files that a compaction added hold no new rows and are left out; those it removed are in.
+    Files that a compaction added hold no new rows and are in `moved_data` alone; those it removed
+    are in `removed_data` as well as in `compacted_data`.
     """
 
     added_data: tuple[LiveFile, ...] = ()
     added_deletes: tuple[LiveFile, ...] = ()
     removed_data: frozenset[str] = frozenset()
+    moved_data: tuple[LiveFile, ...] = ()
+    compacted_data: frozenset[str] = frozenset()
 
 
 def window_since(base: TableState, head: TableState) -> CommitWindow:
     """Read what landed on the branch after `base`; raises where history does not tell."""
     if base.snapshot_id == head.snapshot_id:
         return CommitWindow()
+    if base.snapshot is None:
+        return _since_nothing(head)
     added: list[LiveFile] = []
+    moved: list[LiveFile] = []
     removed: set[str] = set()
-    reached_base = base.snapshot_id is None
+    compacted: set[str] = set()
+    reached_base = False
     for snapshot in ancestors(head.metadata, head.snapshot):
         if snapshot.snapshot_id == base.snapshot_id:
             reached_base = True
@@ -42,8 +54,10 @@ def window_since(base: TableState, head: TableState) -> CommitWindow:
         for status, file in changes_of(snapshot, head.io):
             if status == ManifestEntryStatus.DELETED and file.is_data:
                 removed.add(file.path)
-            elif status == ManifestEntryStatus.ADDED and not replaces:
-                added.append(file)
+                if replaces:
+                    compacted.add(file.path)
+            elif status == ManifestEntryStatus.ADDED and not (replaces and not file.is_data):
+                (moved if replaces else added).append(file)
     if not reached_base:
         raise ConflictError(
             "the table was rolled back, or its history expired, since the statement read it",
@@ -55,7 +69,19 @@ def window_since(base: TableState, head: TableState) -> CommitWindow:
         tuple(live for live in added if live.is_data),
         tuple(live for live in added if not live.is_data),
         frozenset(removed),
+        tuple(moved),
+        frozenset(compacted),
     )
+
+
+def _since_nothing(head: TableState) -> CommitWindow:
+    """All that the head has: a statement that began on an empty table has read none of it.
+
+    Its snapshots need not be known. Some may have expired, and the parent of the oldest that is
+    kept does not say so: PyIceberg clears it.
+    """
+    files = read_snapshot_files(head.io, head.snapshot)
+    return CommitWindow(tuple(files.data), tuple(files.deletes))
 
 
 def changes_of(snapshot: Snapshot, io: FileIO) -> Iterator[tuple[ManifestEntryStatus, LiveFile]]:

@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from icefloe import columns
+from icefloe.execute.carried_values import check_carried_values
 from icefloe.execute.rewrite import uneven
 from icefloe.execute.row_counts import counted
 from icefloe.execute.scan import Scan
@@ -59,12 +60,14 @@ def write_packed(scan: Scan, packing: Packing, statement_id: str, target_bytes: 
         layout = replace(layout, target_file_bytes=limit, cut=columns.OUTPUT)
         first = [F.col(name) for name in (columns.OUTPUT, *names)]
     order = sort_columns(scan.state) or [F.col(columns.ORDER), F.col(columns.POS)]
-    with counted(scan.state.io, over.candidates):
+    with counted(scan, over.candidates):
         written = _write(scan, rows.sortWithinPartitions(*first, *order), layout, names)
     expected = sum(source.rows for source in sources)
     hidden = any(source.candidate.equality_deletes for source in sources)
     if written.rows != expected and (not hidden or written.rows > expected):
         raise uneven(written.rows, expected, over.candidates)
+    read = [candidate.live.file for candidate in over.candidates]
+    check_carried_values(scan.state.schema, read, written.files)
     return written
 
 

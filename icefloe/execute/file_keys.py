@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from icefloe import columns
+from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.storage import spark_uri
 from icefloe.plan.files import Candidate
 from icefloe.tasks.positions import FileKey
@@ -28,6 +29,9 @@ class FileKeys:
     @staticmethod
     def of(candidates: Iterable[Candidate]) -> FileKeys:
         """Keys that tell all of these files apart."""
+        candidates = tuple(candidates)
+        for candidate in candidates:
+            _refuse_unplain(candidate.path)
         uris: dict[FileKey, Candidate] = {spark_uri(c.path): c for c in candidates}
         numbers: dict[FileKey, Candidate] = {_number(str(uri)): c for uri, c in uris.items()}
         if len(numbers) == len(uris):
@@ -71,3 +75,13 @@ class FileKeys:
 def _number(uri: str) -> int:
     """The checksum of a URI, as Spark's `crc32` has it."""
     return crc32(uri.encode())
+
+
+def _refuse_unplain(location: str) -> None:
+    """Spark reports a file by its plain path: rows of `a/../b` would be those of no file."""
+    if {".", ".."} & set(location.split("/")):
+        raise UnsupportedTableError(
+            f"The table's metadata names the file {location}: a path with '.' or '..' in it may "
+            "lead to another table's folder. icefloe changes no rows of such a file. Compact the "
+            "table with the engine that wrote it."
+        )

@@ -6,7 +6,7 @@ of the clause that applies to it; its other columns are the row's new values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from pyiceberg.types import (
     StringType,
     TimestamptzType,
 )
+from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -29,6 +30,7 @@ from icefloe.plan.merge_keys import is_identical
 from icefloe.plan.merge_plan import Join, JoinShape
 from icefloe.plan.source_facts import ordinal_of
 from icefloe.quoting import quote, quote_path, quoted
+from icefloe.session import reading_by_id
 from icefloe.spark_errors import translated
 from icefloe.statements import Duplicates, Then, When
 
@@ -54,6 +56,14 @@ class Labeller:
         """Changed and new rows: file, position, action and the new values of `names`."""
         with translated():
             return self._labelled(names)
+
+    def matches_any_at(self, positions: Mapping[str, BitMap64]) -> bool:
+        """Whether the source matches a row at one of these positions of files (by location)."""
+        with translated(), reading_by_id(self.scan.spark):
+            files = [c for c in self.scan.candidates if c.path in positions]
+            rows = self._named_target(self.scan.over(files).rows_at(positions))
+            source = self.source.alias(self.bound.sides.source_alias)
+            return not rows.join(source, self.bound.on, "left_semi").isEmpty()
 
     def _labelled(self, names: Sequence[str]) -> DataFrame:
         labelled = self._joined().withColumn(columns.ACTION, self._action())
@@ -114,7 +124,7 @@ class Labeller:
         target = self._target()
         sides = self.bound.sides
         matches = target.join(self._source(), self.bound.on).selectExpr(
-            *(quote_path(sides.target_alias, name) for name in sides.target.names),
+            *(quote_path(sides.target_alias, name) for name in sides.present.names),
             self.scan.keys.expression,
             columns.POS,
             f"{columns.SOURCE_ROW} AS {_MATCH}",
@@ -159,7 +169,12 @@ class Labeller:
     def _narrowed(self, rows: DataFrame) -> DataFrame:
         for key in self.keys:
             rows = rows.filter(self._within(key))
-        return rows.alias(self.bound.sides.target_alias)
+        return self._named_target(rows)
+
+    def _named_target(self, rows: DataFrame) -> DataFrame:
+        """Rows of the table as the statement names them; columns that it adds are not there yet."""
+        sides = self.bound.sides
+        return rows.drop(*sides.added).alias(sides.target_alias)
 
     def _source(self) -> DataFrame:
         source = self.source

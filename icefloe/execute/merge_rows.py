@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from icefloe import columns
 from icefloe.errors import CardinalityError
 from icefloe.execute.acted_rows import ActedRows
+from icefloe.execute.carried_values import check_carried_values
 from icefloe.execute.labelled import Labeller
 from icefloe.execute.marked_rows import Hits, by_location, count, file_changes
 from icefloe.execute.pinned import kept
@@ -63,7 +64,7 @@ class MergeRows:
     def run(self) -> MergeOutcome:
         """Do it; nothing is published yet."""
         read = () if self.labeller.join.shape is JoinShape.NONE else self._scan.candidates
-        with counted(self._scan.state.io, read):
+        with counted(self._scan, read):
             return self._run()
 
     def _run(self) -> MergeOutcome:
@@ -91,6 +92,13 @@ class MergeRows:
         new = self._count(written.acted, self._inserts) + self._count(written.acted, self._updates)
         if written.rows != new:
             raise uneven(written.rows, new)
+        check_carried_values(
+            self._scan.state.schema,
+            [c.live.file for c in self._scan.candidates],
+            written.files,
+            assigned=self.labeller.bound.updated_columns,
+            added_rows=self._count(written.acted, self._inserts),
+        )
         marked = self._located(written.acted, self._changing)
         return self._outcome(written.acted, Rewritten(), marked, written)
 
@@ -224,7 +232,18 @@ class MergeRows:
             marked = self._scan.over(through).rows_marked(hits)
             others = marked.filter(~F.col(columns.SELECTED)).select(*map(quoted, self._names))
             rows = rows.unionByName(others)
-        return write_data(self._scan.state, rows, self.statement_id, gather=True)
+        written = write_data(self._scan.state, rows, self.statement_id, gather=True)
+        # New versions of rows whose files stay are as good as added to those of the others.
+        elsewhere = self._located(acted, self._updates, but={*done, *(c.path for c in through)})
+        added = self._count(acted, self._inserts) + count(elsewhere)
+        check_carried_values(
+            self._scan.state.schema,
+            [c.live.file for c in through],
+            written.files,
+            assigned=self.labeller.bound.updated_columns,
+            added_rows=added,
+        )
+        return written
 
     def _outcome(
         self, acted: ActedRows, rewritten: Rewritten, marked: Hits, written: WrittenRows

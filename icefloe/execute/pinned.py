@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
-from py4j.protocol import Py4JError
 from pyspark import StorageLevel
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from icefloe import columns
 from icefloe.session_settings import held
-from icefloe.spark_errors import translated
+from icefloe.spark_errors import cleaning_up, translated
 
 _COMPRESSES = "spark.sql.inMemoryColumnarStorage.compressed"
 _BATCH_ROWS = "spark.sql.inMemoryColumnarStorage.batchSize"
@@ -44,6 +42,5 @@ def kept(rows: DataFrame) -> Iterator[DataFrame]:
     try:
         yield rows
     finally:
-        # By now the statement is published or has an error of its own.
-        with suppress(Py4JError, PySparkException, ConnectionError):
+        with cleaning_up("releasing persisted rows"):
             rows.unpersist()

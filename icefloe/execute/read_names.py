@@ -2,13 +2,14 @@
 
 Spark finds Parquet columns by field id, but then takes a column's type from the field of the read
 schema that has the *name* the file uses. A file from before a rename may use a name that means
-another column now: it fails to be read, or worse. So where a table's schema has ever changed,
-columns are read under names that no file has; Spark then goes by id alone.
+another column now: it fails to be read, or worse. So where a column was ever renamed, or a name
+used again, columns are read under names that no file has; Spark then goes by id alone. Elsewhere
+a column has one name in all files, and is found whichever way Spark looks for it.
 """
 
 from __future__ import annotations
 
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, index_name_by_id
 from pyiceberg.types import NestedField, PrimitiveType
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -20,9 +21,16 @@ from icefloe.schemas.spark_types import FIELD_ID, spark_schema, spark_type
 
 
 def names_may_be_reused(state: TableState) -> bool:
-    """Whether a file's names may differ from the schema's; a first schema has the id 0."""
+    """Whether a file's names may differ from the schema's, in their case too.
+
+    Schemas are numbered from 0: where one is missing, nobody knows what it called its columns.
+    """
     schemas = state.metadata.schemas
-    return len(schemas) > 1 or any(schema.schema_id for schema in schemas)
+    if {schema.schema_id for schema in schemas} != set(range(len(schemas))):
+        return True
+    names = {(i, name) for schema in schemas for i, name in index_name_by_id(schema).items()}
+    ids, spellings = {i for i, _ in names}, {name.lower() for _, name in names}
+    return min(len(ids), len(spellings)) < len(names)
 
 
 def by_id_alone(schema: Schema) -> T.StructType:

@@ -21,6 +21,7 @@ from icefloe.bitmaps import as_array, as_bitmap
 from icefloe.errors import IcefloeError, StorageError
 from icefloe.execute.by_file import by_file
 from icefloe.execute.carried import carried_metrics
+from icefloe.execute.carried_values import check_carried_values
 from icefloe.execute.data_files import build_data_file, leaves
 from icefloe.execute.folders import rewritten_folder
 from icefloe.execute.scan import Scan
@@ -178,6 +179,9 @@ class Rewriter:
         expected -= 0 if self.assigned else changed
         if written.rows != expected and not any(c.equality_deletes for c in touched):
             raise uneven(written.rows, expected, touched)
+        check_carried_values(
+            state.schema, [c.live.file for c in touched], written.files, assigned=self.assigned
+        )
         return Rewritten(
             written.files,
             tuple(c.live for c in touched),

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame
 from icefloe import columns
 from icefloe.changes import FileChanges
 from icefloe.execute.acted_rows import ActedRows
+from icefloe.execute.carried_values import check_carried_values
 from icefloe.execute.marked_rows import Hits, by_location, count, file_changes
 from icefloe.execute.rewrite import Rewriter, Rewritten, uneven
 from icefloe.execute.row_counts import counted
@@ -75,7 +76,7 @@ def change_rows(change: RowChange) -> RowChangeOutcome:
         replaced=tuple(c.live for c in covered),
         rows_deleted=sum(change.scan.live_rows(c) for c in covered),
     )
-    with counted(change.scan.state.io, rest):
+    with counted(change.scan, rest):
         match change.mode:
             case UpdateMode.COPY_ON_WRITE:
                 return _outcome(change, dropped + _rewrite(change, rest), {})
@@ -164,7 +165,10 @@ def _write_new_versions(
     new = _with_new_values(change, rows)
     if in_place:
         new = new.coalesce(tasks)
-    return write_data(state, new, change.statement_id, REPLACING, gather=not in_place)
+    written = write_data(state, new, change.statement_id, REPLACING, gather=not in_place)
+    read = [candidate.live.file for candidate in files]
+    check_carried_values(state.schema, read, written.files, assigned=change.assigned)
+    return written
 
 
 def _write_where_they_lie(

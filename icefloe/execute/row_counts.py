@@ -14,25 +14,31 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 
+from icefloe.execute.scan import Scan
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.storage import locate, naming_unreadable_file
 from icefloe.parquet.footer import check_rows, group_rows, open_parquet
 from icefloe.plan.files import Candidate
+from icefloe.session import reading_by_id
 
 _THREADS = 16
 
 
 @contextmanager
-def counted(io: FileIO, candidates: Sequence[Candidate]) -> Iterator[None]:
+def counted(scan: Scan, candidates: Sequence[Candidate]) -> Iterator[None]:
     """Work with files; at the end a StorageError if one lacks rows, its equality deletes included.
+
+    A SetupError if the session no longer reads them by field id.
 
     Their footers are read meanwhile.
     """
+    io = scan.state.io
     files = {f.path: f for c in candidates for f in (c.live, *c.equality_deletes)}
     pool = ThreadPoolExecutor(_THREADS)
     try:
         looks = [pool.submit(_check, io, file) for file in files.values()]
-        yield
+        with reading_by_id(scan.spark):
+            yield
         for look in looks:
             look.result()
     finally:

@@ -35,6 +35,7 @@ from icefloe.metadata.storage import spark_location, spark_uri
 from icefloe.plan.files import Candidate
 from icefloe.quoting import quote, quoted, selected
 from icefloe.schemas.spark_types import spark_schema, spark_type
+from icefloe.session import prepare
 from icefloe.spark_errors import translated
 
 _KEY_SEQUENCE = f"{columns.PREFIX}key_sequence"
@@ -167,7 +168,7 @@ class Scan:
             wanted, chosen = by_id_alone(Schema(*fields)), [under_own_name(f) for f in fields]
         else:
             wanted = spark_schema(Schema(*fields), with_ids=True)
-        rows = self._parquet(wanted, [candidate.path for candidate in files])
+        rows = self.parquet(wanted, [candidate.path for candidate in files])
         hidden_nans = may_hide_nans(schema, [candidate.live.file for candidate in files])
         for place, field_ in enumerate(schema.fields):
             if field_.field_id in hidden_nans:
@@ -176,9 +177,20 @@ class Scan:
                 chosen[place] = guarded(column, field_).alias(field_.name)
         return selected(rows, [*chosen, *(f"{m} AS {name}" for name, m in metadata.items())])
 
-    def _parquet(self, schema: T.StructType, paths: list[str]) -> DataFrame:
-        """Spark's reader over exactly these files: no globs, no partitions out of folder names."""
+    @property
+    def read_by_id(self) -> list[Candidate]:
+        """Files whose columns are found by field id; of others it is known what they are called."""
+        layouts = physical_layouts(self.state, [c.path for c in self.candidates])
+        return [c for c in self.candidates if c.path not in layouts]
+
+    def parquet(self, schema: T.StructType, paths: list[str]) -> DataFrame:
+        """Spark's reader over exactly these files: no globs, no partitions out of folder names.
+
+        What the reader depends on is given with the read, whatever the session's settings are. By
+        field id it reads by a setting alone, which is set here and looked at again with each job.
+        """
         with translated():
+            prepare(self.spark)
             return (
                 self.spark.read.schema(schema)
                 .option("recursiveFileLookup", "true")
@@ -186,6 +198,8 @@ class Scan:
                 .option("ignoreMissingFiles", "false")
                 .option("ignoreCorruptFiles", "false")
                 .option("mergeSchema", "false")
+                .option("datetimeRebaseMode", "CORRECTED")
+                .option("int96RebaseMode", "CORRECTED")
                 .option("parquet.page.verify-checksum.enabled", "true")
                 .parquet(*map(spark_location, paths))
             )
@@ -283,7 +297,7 @@ class Scan:
             _refuse_unreadable_delete(delete)
             number = -1 if everywhere else numbers[delete.partition_key]
             parts.append(
-                self._parquet(wanted, [delete.path]).select(
+                self.parquet(wanted, [delete.path]).select(
                     "*",
                     F.lit(delete.sequence_number).alias(_KEY_SEQUENCE),
                     F.lit(number).alias(_KEY_PARTITION),

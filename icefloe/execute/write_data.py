@@ -24,6 +24,7 @@ from icefloe.metadata.storage import locate
 from icefloe.quoting import quote
 from icefloe.schemas.partition_values import to_record
 from icefloe.schemas.transforms import partition_columns
+from icefloe.session import reading_by_id
 from icefloe.spark_errors import translated
 from icefloe.tasks.positions import ChangeColumns
 from icefloe.tasks.results import RESULT_SCHEMA, from_bytes
@@ -119,7 +120,7 @@ def find_rows(rows: DataFrame, changes: ChangeColumns = REPLACING) -> ActedRows:
 
 def run_task(rows: DataFrame, task: Any) -> list[dict[str, Any]]:
     """Run a task over every partition of `rows` and gather the few results it tells."""
-    with translated():
+    with translated(), reading_by_id(rows.sparkSession):
         gathered = rows.mapInArrow(task, RESULT_SCHEMA).collect()
     return [from_bytes(bytes(row["result"])) for row in gathered]
 

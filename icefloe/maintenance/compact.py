@@ -24,6 +24,7 @@ from icefloe.predicates.lowered import UNKNOWN
 from icefloe.publishing import Context, added_bytes, publish_changes, repeated, statement_files
 from icefloe.results import DmlResult
 from icefloe.schemas.spark_types import spark_schema
+from icefloe.session import reading_by_id
 from icefloe.settings import Isolation
 from icefloe.spark_errors import translated
 from icefloe.statements import Condition, Options
@@ -36,7 +37,7 @@ def compact(context: Context, where: Condition | None, target_file_bytes: int | 
 
     Files that another writer changed meanwhile are a ConflictError; rows added meanwhile are not.
     """
-    return repeated(Options(), lambda: _compact(context, where, target_file_bytes))
+    return repeated(context, Options(), lambda: _compact(context, where, target_file_bytes))
 
 
 def _compact(context: Context, where: Condition | None, target: int | None) -> DmlResult:
@@ -97,7 +98,7 @@ def _chosen(
     scan = Scan.of(context.spark, state, choose_files(state, matcher, files).candidates)
     if condition is None or matcher.tells or not scan.candidates:
         return scan
-    with translated(names):
+    with translated(names), reading_by_id(context.spark):
         rows = scan.rows().alias(state.alias).filter(condition)
         found = {row[0] for row in rows.select(columns.FILE).distinct().collect()}
     return scan.over([c for c in scan.candidates if spark_uri(c.path) in found])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pyiceberg.catalog import Catalog
 
+from icefloe.commit.swap import refuse_partial_history
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.state import TableState
-
-_LOADING_MODE = "snapshot-loading-mode"
 
 
 def refuse_to_collect(catalog: Catalog, state: TableState, call: str) -> None:
@@ -17,9 +16,4 @@ def refuse_to_collect(catalog: Catalog, state: TableState, call: str) -> None:
             f"{state.name} has the property gc.enabled = false: its files may be those of another "
             f"table, so {call} deletes none. Set gc.enabled to true if they are its own."
         )
-    if str(catalog.properties.get(_LOADING_MODE, "all")).lower() != "all":
-        raise UnsupportedTableError(
-            f"The catalog {catalog.name!r} tells some snapshots only ({_LOADING_MODE} = "
-            f"{catalog.properties[_LOADING_MODE]}), so {call} cannot tell which files are needed. "
-            f"Connect with {_LOADING_MODE} = all."
-        )
+    refuse_partial_history(catalog)

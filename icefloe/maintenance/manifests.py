@@ -12,7 +12,7 @@ from icefloe.changes import FileChanges
 from icefloe.commit.clustering import Clustered, cluster_manifests
 from icefloe.commit.retry import LostRaceError, with_retries
 from icefloe.commit.snapshot import Removed, SnapshotDraft
-from icefloe.commit.swap import load_table, race_lost, swap
+from icefloe.commit.swap import load_table, race_lost, refuse_partial_history, swap
 from icefloe.errors import StorageError
 from icefloe.metadata.state import TableState, state_of
 from icefloe.metadata.storage import remove_files
@@ -26,6 +26,7 @@ def rewrite_manifests(catalog: Catalog, state: TableState) -> RewriteManifestsRe
 
     A lost race is tried again on the table as it then is.
     """
+    refuse_partial_history(catalog)
     started = time.monotonic()
     snapshot_id = state.metadata.new_snapshot_id()
     try:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 
-import sqlglot
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from icefloe.errors import (
     ColumnNotFoundError,
@@ -20,17 +20,20 @@ from icefloe.errors import (
     TypeMismatchError,
 )
 from icefloe.expressions import expression
+from icefloe.lexing import parse_expression
 from icefloe.metadata.state import TableState
 from icefloe.predicates.lower import lower
 from icefloe.predicates.lowered import UNKNOWN, Lowered
-from icefloe.quoting import quote, quoted
+from icefloe.quoting import quoted
 from icefloe.schemas.spark_types import can_store, needs_check, spark_schema
-from icefloe.spark_errors import translated
+from icefloe.spark_errors import of_one_row, translated
 from icefloe.statements import Condition, Expression, RowStatement
 
 # Rewrites the table names of a text with subqueries to views of the session, where the table that
 # is read itself is seen as it is read.
 ResolveTables = Callable[[str, TableState], str]
+
+_STAR_OF_COLUMN = re.compile(r"[(,] ?(?:[\w`]+\.)*\*[,)]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +85,8 @@ def has_subquery(text: Expression) -> bool:
         return "subquery" in str(text).lower()
     if not isinstance(text, str):
         return False
-    try:
-        tree = sqlglot.parse_one(text, read="spark")
-    except SqlglotError:
+    tree = parse_expression(text)
+    if tree is None:
         return "select" in text.lower()
     return tree.find(exp.Select, exp.Table) is not None
 
@@ -99,14 +101,27 @@ def bind_condition(
         raise StatementError(
             f"A condition is SQL text or a Column, not {type(where).__name__} {where!r}."
         )
+    refuse_star(where)
     if isinstance(where, str) and not where.strip():
         raise StatementError("The condition is empty. Leave it out to take every row.")
-    with translated(names):
+    with translated(names), of_one_row(f"The condition {str(where)!r}"):
         condition = expression(resolve(where)) if isinstance(where, str) else where
         analyse(rows.filter(condition))
     other = rows.sparkSession.range(0).select(F.col("id").alias("_icefloe_probe"))
     refuse_nondeterministic(rows, other, condition, where)
     return condition
+
+
+def refuse_star(given: Expression) -> None:
+    """`struct(*)` would take the columns too that icefloe adds to rows while it works on them."""
+    if isinstance(given, Column):
+        has_star = _STAR_OF_COLUMN.search(str(given)) is not None
+    else:
+        tree = parse_expression(given) if isinstance(given, str) and "*" in given else None
+        stars = tree.find_all(exp.Star) if tree is not None else ()
+        has_star = any(star.find_ancestor(exp.Select, exp.Count) is None for star in stars)
+    if has_star:
+        raise StatementError(f"{str(given)!r} has a star. Name the columns that it stands for.")
 
 
 def refuse_nondeterministic(
@@ -129,21 +144,23 @@ def bind_assignments(
     rows: DataFrame,
     schema: T.StructType,
     resolve: Callable[[str], str],
-    qualifier: tuple[str, ...] = (),
+    own: Callable[[str], Column] = quoted,
 ) -> dict[str, Column]:
     """New values by column name, cast to the column's type; expressions are over `rows`.
 
-    `qualifier` is what stands before the table's own columns in `rows`, where it is needed.
+    `own` gives the table's columns in `rows`.
     """
     if not assignments:
         return {}
+    for _, given in assignments:
+        refuse_star(given)
     targets = [_target(name, schema) for name, _ in assignments]
     _refuse_twice(assignments, targets)
     with translated(schema.names):
         values = [_value(expression, resolve) for _, expression in assignments]
-        found = rows.select(*(v.alias(f"v{i}") for i, v in enumerate(values)))
-        types = [field.dataType for field in analyse(found).fields]
+        types = _types_of(rows, assignments, values)
     new: dict[str, Column] = {}
+    nested: dict[str, dict[tuple[str, ...], Column]] = {}
     for (_, path), value, source, kind in zip(
         targets, values, types, [t[0] for t in targets], strict=True
     ):
@@ -152,9 +169,46 @@ def bind_assignments(
         if len(path) == 1:
             new[top] = stored
         else:
-            holder = new.get(top, quoted(*qualifier, top))
-            new[top] = holder.withField(".".join(quote(p) for p in path[1:]), stored)
+            nested.setdefault(top, {})[path[1:]] = stored
+    for top, fields in nested.items():
+        new[top] = _with_fields(own(top), schema[top].dataType, fields)
     return new
+
+
+def _types_of(
+    rows: DataFrame, assignments: tuple[tuple[str, Expression], ...], values: list[Column]
+) -> list[T.DataType]:
+    """The types of values, each of which is one value for each row.
+
+    Spark takes functions that make several rows of one, or one of several, in a SELECT; in a WHERE
+    it refuses them.
+    """
+    one_each = reduce(lambda a, b: a & b, (value.isNotNull() for value in values))
+    try:
+        found = rows.filter(one_each).select(*(v.alias(f"v{i}") for i, v in enumerate(values)))
+        return [field.dataType for field in analyse(found).fields]
+    except PySparkException:
+        for (name, given), value in zip(assignments, values, strict=True):
+            with of_one_row(f"The value {str(given)!r} of column {name!r}"):
+                analyse(rows.filter(value.isNotNull()))
+        raise
+
+
+def _with_fields(
+    value: Column, kind: T.DataType, fields: Mapping[tuple[str, ...], Column]
+) -> Column:
+    """A struct with some fields replaced; of a NULL struct the other fields are NULL."""
+    assert isinstance(kind, T.StructType)  # noqa: S101 - it has fields
+    parts = []
+    for field in kind.fields:
+        part = value.getField(field.name)
+        deeper = {path[1:]: new for path, new in fields.items() if path[0] == field.name}
+        if () in deeper:
+            part = deeper[()]
+        elif deeper:
+            part = _with_fields(part, field.dataType, deeper)
+        parts.append(part.alias(field.name))
+    return F.struct(*parts)
 
 
 def store(value: Column, source: T.DataType, field: T.StructField, name: str) -> Column:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pyiceberg.schema import Schema
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -25,6 +26,7 @@ from icefloe.plan.bind import (
     bind_condition,
     has_subquery,
     refuse_nondeterministic,
+    refuse_star,
     store,
 )
 from icefloe.plan.filled import filled
@@ -33,7 +35,7 @@ from icefloe.plan.qualify import qualify
 from icefloe.predicates.lower import lower
 from icefloe.predicates.lowered import ALWAYS, UNKNOWN, Lowered
 from icefloe.schemas.spark_types import spark_schema
-from icefloe.spark_errors import translated
+from icefloe.spark_errors import of_one_row, translated
 from icefloe.statements import Condition, Expression, MergeClause, MergeStatement, Then, When
 
 
@@ -81,14 +83,19 @@ def bind_merge(
     state: TableState,
     spark: SparkSession,
     resolve: ResolveTables,
+    added: Sequence[str] = (),
 ) -> BoundMerge:
-    """Check a MERGE; raises StatementError (or a kind of it) where it does not fit."""
+    """Check a MERGE; raises StatementError (or a kind of it) where it does not fit.
+
+    `added` are the columns of the table's schema that the statement itself adds.
+    """
     if not statement.clauses:
         raise StatementError(
             "The MERGE has no clause. Add .when_matched(), .when_not_matched() or "
             ".when_not_matched_by_source() with what to do."
         )
-    binder = _Binder.of(statement, source, state, spark, resolve)
+    _refuse_unreachable(statement.clauses)
+    binder = _Binder.of(statement, source, state, spark, resolve, added)
     texts = [statement.on, *(text for clause in statement.clauses for text in _texts(clause))]
     clauses = tuple(binder.clause(clause) for clause in statement.clauses)
     return BoundMerge(
@@ -126,6 +133,7 @@ class _Binder:
         state: TableState,
         spark: SparkSession,
         resolve: ResolveTables,
+        added: Sequence[str],
     ) -> _Binder:
         names = (statement.target_alias, statement.source_alias)
         if names[0].lower() == names[1].lower():
@@ -134,15 +142,13 @@ class _Binder:
         with translated():
             given = T.StructType(source.schema.fields[:-1])  # the last one numbers the rows
         _refuse_names(given)
-        _refuse_hidden_alias(names[1], schema, "table")
-        _refuse_hidden_alias(names[0], given, "source")
-        sides = Sides(*names, schema, given)
+        sides = Sides(*names, schema, given, tuple(added))
         keys = find_keys(statement.on, sides)
         return cls(
             sides,
             state,
             spark,
-            spark.createDataFrame([], schema).alias(names[0]),
+            spark.createDataFrame([], sides.present).alias(names[0]),
             source.alias(names[1]),
             lambda text: resolve(text, state),
             statement.evolves_schema,
@@ -154,7 +160,7 @@ class _Binder:
     def available(self) -> list[str]:
         sides = self.sides
         return [
-            *(f"{sides.target_alias}.{name}" for name in sides.target.names),
+            *(f"{sides.target_alias}.{name}" for name in sides.present.names),
             *(f"{sides.source_alias}.{name}" for name in sides.source.names),
         ]
 
@@ -169,15 +175,17 @@ class _Binder:
             raise StatementError(
                 "The MERGE has no condition. Give `on`, as 'target.id = source.id'."
             )
+        refuse_star(on)
         with translated(self.available):
             condition = expression(self.resolve(on)) if isinstance(on, str) else on
         refuse_nondeterministic(self.target, self.source, condition, on)
-        with translated(self.available):
+        with translated(self.available), of_one_row(f"The condition {str(on)!r}"):
             analyse(self.target.join(self.source, condition))
         return condition
 
     def clause(self, clause: MergeClause) -> BoundClause:
         rows, resolve = self._seen_by(clause.when)
+        self._refuse_hidden_alias(clause)
         try:
             with translated(self.available):
                 condition = bind_condition(clause.condition, rows, self.available, resolve)
@@ -195,9 +203,10 @@ class _Binder:
             return ALWAYS
         if isinstance(condition, Column):
             return UNKNOWN
+        fields = [f for f in self.state.schema.fields if f.name not in self.sides.added]
         return lower(
             condition,
-            self.state.schema,
+            Schema(*fields),
             time_zone=str(self.spark.conf.get("spark.sql.session.timeZone")),
             qualifiers=frozenset({self.sides.target_alias}),
         )
@@ -207,10 +216,10 @@ class _Binder:
             raise StatementError("The MERGE has no condition: its list of columns is empty.")
         condition: Column | None = None
         for name in names:
-            for schema in (self.sides.target, self.sides.source):
+            for schema in (self.sides.present, self.sides.source):
                 if match_name(name, schema) is None:
                     raise ColumnNotFoundError(name, schema.names)
-            left = self.sides.target_column(str(match_name(name, self.sides.target)))
+            left = self.sides.target_column(str(match_name(name, self.sides.present)))
             right = self.sides.source_column(str(match_name(name, self.sides.source)))
             condition = left == right if condition is None else condition & (left == right)
         assert condition is not None  # noqa: S101 - there is at least one name
@@ -221,15 +230,14 @@ class _Binder:
     def _seen_by(self, when: When) -> tuple[DataFrame, Callable[[str], str]]:
         """The rows that a kind of clause sees, and how its texts are read over joined rows."""
         sides = self.sides
-        aliases = (sides.target_alias, sides.source_alias)
         match when:
             case When.MATCHED:
                 return self.target.crossJoin(self.source), self.resolve
             case When.NOT_MATCHED:
                 alias, names, rows = sides.source_alias, sides.source.names, self.source
             case When.NOT_MATCHED_BY_SOURCE:
-                alias, names, rows = sides.target_alias, sides.target.names, self.target
-        return rows, lambda text: self.resolve(qualify(text, names, alias, aliases))
+                alias, names, rows = sides.target_alias, sides.present.names, self.target
+        return rows, lambda text: self.resolve(qualify(text, names, alias))
 
     def _values(
         self, clause: MergeClause, rows: DataFrame, resolve: Callable[[str], str]
@@ -239,10 +247,8 @@ class _Binder:
         if clause.assignments is None:
             given = self._by_name(clause)
         elif clause.then is Then.UPDATE:
-            qualifier = (self.sides.target_alias,)
-            given = bind_assignments(
-                clause.assignments, rows, self.sides.target, resolve, qualifier
-            )
+            own = self.sides.target_column
+            given = bind_assignments(clause.assignments, rows, self.sides.target, resolve, own)
         else:
             given = self._inserted(clause.assignments, rows, resolve)
         return given if clause.then is Then.UPDATE else self._completed(given)
@@ -298,6 +304,27 @@ class _Binder:
         """Whether matched rows have the same value in both columns, so that nothing is set."""
         return any(key.target == target and key.source == source for key in self.same)
 
+    def _refuse_hidden_alias(self, clause: MergeClause) -> None:
+        """A Column `source.op` must not mean a field of the table's own column `source`.
+
+        A clause that sees one side is evaluated over both. Texts are qualified, Columns cannot be.
+        """
+        sides = self.sides
+        alias, schema = {
+            When.MATCHED: ("", T.StructType([])),
+            When.NOT_MATCHED: (sides.target_alias, sides.source),
+            When.NOT_MATCHED_BY_SOURCE: (sides.source_alias, sides.present),
+        }[clause.when]
+        name = match_name(alias, schema)
+        if name is None or isinstance(schema[name].dataType, T.AtomicType):
+            return
+        if any(isinstance(expression, Column) for expression in _texts(clause)):
+            raise StatementError(
+                f"A Column in '{clause}' may mean the nested column {name!r} or the other side of "
+                f"the MERGE, which is called {alias!r}. Give SQL text, or choose another alias: "
+                "target_alias=… or source_alias=…."
+            )
+
     def _refuse_ambiguous(self, clause: MergeClause, expressions: list[Column | None]) -> None:
         """A Column of a clause that sees one side only is evaluated where both are at hand."""
         if clause.when is When.MATCHED or not any(isinstance(e, Column) for e in _texts(clause)):
@@ -321,14 +348,17 @@ class _Binder:
         return unknown
 
 
-def _refuse_hidden_alias(alias: str, schema: T.StructType, owner: str) -> None:
-    """`source.op` must not mean a field of the table's column `source` in some of the clauses."""
-    name = match_name(alias, schema)
-    if name is not None and not isinstance(schema[name].dataType, T.AtomicType):
-        raise StatementError(
-            f"The {owner} has a nested column {name!r}, and the other side of the MERGE is called "
-            f"so too. Choose another alias: target_alias=… or source_alias=…."
-        )
+def _refuse_unreachable(clauses: Sequence[MergeClause]) -> None:
+    """A clause after one of its kind that has no condition never applies."""
+    without: dict[When, MergeClause] = {}
+    for clause in clauses:
+        if earlier := without.get(clause.when):
+            raise StatementError(
+                f"The clause '{clause}' can never apply: '{earlier}' before it has no condition. "
+                "Give that one a condition, or make it the last of its kind."
+            )
+        if clause.condition is None:
+            without[clause.when] = clause
 
 
 def _refuse_names(source: T.StructType) -> None:

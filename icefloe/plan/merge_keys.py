@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import sqlglot
 from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
+from icefloe.lexing import parse_expression
 from icefloe.quoting import quoted
 from icefloe.statements import Condition
 
@@ -40,11 +40,19 @@ class Sides:
 
     target_alias: str
     source_alias: str
-    target: T.StructType
+    target: T.StructType  # as it will be
     source: T.StructType
+    added: tuple[str, ...] = ()  # columns that the statement adds: no expression sees them
+
+    @property
+    def present(self) -> T.StructType:
+        """The table's columns without those that are added: what expressions may name."""
+        return T.StructType([f for f in self.target.fields if f.name not in self.added])
 
     def target_column(self, name: str) -> Column:
-        """A column of the table."""
+        """A column of the table; no row has a value yet in one that is added."""
+        if name in self.added:
+            return F.lit(None).cast(self.target[name].dataType)
         return quoted(self.target_alias, name)
 
     def source_column(self, name: str) -> Column:
@@ -60,9 +68,8 @@ def find_keys(on: Condition | Sequence[str], sides: Sides) -> tuple[MergeKey, ..
         return tuple(_named(name, sides) for name in on)
     if "\\\n" in on:  # Spark's comments go on there, sqlglot's do not
         return ()
-    try:
-        tree = sqlglot.parse_one(on, read="spark")
-    except SqlglotError:
+    tree = parse_expression(on)
+    if tree is None:
         return ()
     found = (_key(part, sides) for part in _conjuncts(tree))
     return tuple(key for key in found if key is not None)
@@ -93,7 +100,7 @@ def _type_of(name: str, schema: T.StructType) -> T.DataType | None:
 
 
 def _named(name: str, sides: Sides) -> MergeKey:
-    return MergeKey(match_name(name, sides.target) or name, match_name(name, sides.source) or name)
+    return MergeKey(match_name(name, sides.present) or name, match_name(name, sides.source) or name)
 
 
 def _conjuncts(tree: exp.Expr) -> Iterator[exp.Expr]:
@@ -111,8 +118,8 @@ def _key(part: exp.Expr, sides: Sides) -> MergeKey | None:
     if not isinstance(part, exp.EQ):
         return None
     for left, right in ((part.left, part.right), (part.right, part.left)):
-        target = _column_of(left, sides.target_alias, sides.target, sides.source)
-        source = _column_of(right, sides.source_alias, sides.source, sides.target)
+        target = _column_of(left, sides.target_alias, sides.present, sides.source)
+        source = _column_of(right, sides.source_alias, sides.source, sides.present)
         if target is not None and source is not None:
             return MergeKey(target, source)
     return None

@@ -42,7 +42,7 @@ def overwrite_partitions(statement: WriteStatement, context: Context) -> DmlResu
     """Replace exactly the partitions, of the current spec, that the new rows lie in."""
     if not _has_older_specs(context.read_state(statement.options.branch)):
         return run(statement, context)
-    return repeated(statement.options, lambda: _run(statement, context))
+    return repeated(context, statement.options, lambda: _run(statement, context))
 
 
 def _has_older_specs(state: TableState) -> bool:

@@ -63,7 +63,7 @@ class _Keys:
 
 def run_using(statement: UsingStatement, context: Context) -> DmlResult:
     """Replace the rows that share a key with a new row, as at most one snapshot."""
-    return repeated(statement.options, lambda: _run(statement, context))
+    return repeated(context, statement.options, lambda: _run(statement, context))
 
 
 def explain_using(statement: UsingStatement, context: Context) -> Plan:

@@ -64,7 +64,7 @@ class _RowPlan:
 
 def run_replace(statement: ReplaceStatement, context: Context) -> DmlResult:
     """Replace the rows that the predicates are true for, as at most one snapshot."""
-    result = repeated(statement.options, lambda: _run(statement, context))
+    result = repeated(context, statement.options, lambda: _run(statement, context))
     log.info(
         "replaceWhere %s: %d data files removed, %d added",
         statement.text,
