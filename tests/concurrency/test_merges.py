@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from leftovers import leftovers
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSnapshotRefUpdate
 from tables import data_files, rows, snapshots
 
+from icefloe.engine import run
 from icefloe.errors import ConflictError
+from icefloe.rows import fit_rows
 from icefloe.sql import dml
+from icefloe.statements import Options, WriteKind, WriteStatement
 
 SCHEMA = "id BIGINT, region STRING, n INT"
 COW, MOR = "copy-on-write", "merge-on-read"
@@ -271,3 +275,126 @@ def test_a_change_of_rows_that_a_source_read_is_a_conflict_under_serializable(
         "the source reads the table itself"
         not in lake.sql(f"EXPLAIN {merge(2, then)}").first().plan
     )
+
+
+@pytest.mark.parametrize("when", ["insert only", "false condition", "duplicates first", "delete"])
+def test_a_row_that_the_source_matched_was_deleted(table_of, other, meanwhile, mode, when):
+    """Matched and left alone, or deleted twice: without it, its source row would be inserted.
+
+    The table has (1, 9), the source (1, 5) and (2, 3). `DELETE … WHERE id IN (1, 2)` lands first:
+    no order of the two gives {(2, 3)}. Found by a model of random pairs of statements.
+    """
+    table = table_of(SCHEMA, [row(1, n=9), row(8)], mode=mode)
+    merge = table.merge([row(1, n=5), row(2, n=3)], on=["id"])
+    match when:
+        case "false condition" | "duplicates first":
+            merge = merge.when_matched("source.n > 100").update_all()
+        case "delete":
+            merge = merge.when_matched().delete()
+    if when == "duplicates first":
+        merge = merge.with_options(duplicates="first")
+    merge = merge.when_not_matched().insert_all()
+    meanwhile(other.table(table.name).delete().where("id IN (1, 2)").execute)
+
+    with pytest.raises(ConflictError, match=r"deleted rows|removed by another writer"):
+        merge.execute()
+
+    assert rows(table, "id", "n") == [(8, 0)]
+    assert leftovers(table) == set()
+    assert merge.with_options(retries=1).execute().rows_inserted == 2
+
+
+def test_rows_that_no_source_row_matches_may_be_deleted(table_of, other, before_commit):
+    """Deletes of other rows of the same file do no harm; that is looked at before it is refused."""
+    table = table_of(SCHEMA, [row(number) for number in range(1, 9)])
+    merge = table.merge([row(1, n=5), row(20)], on=["id"]).when_not_matched().insert_all()
+    before_commit(other.table(table.name).delete().where("id = 5").execute)
+
+    merge.execute()
+
+    assert [r[0] for r in rows(table, "id")] == [1, 2, 20, 3, 4, 6, 7, 8]
+
+
+def test_a_matched_row_that_was_compacted_and_then_deleted(table_of, other, before_commit):
+    """Its new place is not among the files that the MERGE read."""
+    table = table_of(SCHEMA, [row(1)], [row(3)])
+    theirs = other.table(table.name)
+    merge = table.merge([row(1, n=5), row(2)], on=["id"]).when_not_matched().insert_all()
+
+    def move_and_delete():
+        theirs.compact()
+        theirs.delete().where("id = 1").execute()
+
+    before_commit(move_and_delete)
+    with pytest.raises(ConflictError):
+        merge.execute()
+    assert rows(table, "id") == [(3,)]
+
+
+def test_a_compaction_alone_is_no_conflict_for_inserts(table_of, other, before_commit):
+    table = table_of(SCHEMA, [row(1)], [row(3)])
+    merge = table.merge([row(1, n=5), row(2)], on=["id"]).when_not_matched().insert_all()
+    before_commit(other.table(table.name).compact)
+    merge.execute()
+    assert rows(table, "id") == [(1,), (2,), (3,)]
+
+
+def test_snapshot_isolation_does_not_look(table_of, other, before_commit):
+    table = table_of(SCHEMA, [row(1), row(8)])
+    merge = table.merge([row(1, n=5), row(2)], on=["id"]).when_not_matched().insert_all()
+    before_commit(other.table(table.name).delete().where("id = 1").execute)
+    merge.with_options(isolation="snapshot").execute()
+    assert rows(table, "id") == [(2,), (8,)]
+
+
+@pytest.mark.parametrize("statement", ["merge", "replace_using"])
+def test_a_statement_that_began_on_an_empty_table(table_of, other, before_commit, statement):
+    """Others append twice and expire their first snapshot: the window has to show both appends."""
+    table = table_of(SCHEMA)
+    theirs = other.table(table.name)
+
+    def append_and_expire():
+        theirs.append([row(1)])
+        theirs.append([row(2)])
+        theirs.expire_snapshots(older_than=datetime.now(UTC) + timedelta(days=1), retain_last=1)
+
+    before_commit(append_and_expire)
+    with pytest.raises(ConflictError):
+        if statement == "merge":
+            table.upsert([row(1, n=5)], on=["id"]).execute()
+        else:
+            table.replace_using(["id"], [row(1, n=5)]).execute()
+    assert rows(table, "id", "n") == [(1, 0), (2, 0)]
+    assert leftovers(table) == set()
+
+
+@pytest.mark.parametrize("statement", ["append", "overwrite", "truncate", "delete"])
+def test_a_branch_that_was_dropped(lake, other, table_of, before_commit, statement):
+    """It must not be made again from main, without its own rows."""
+    table = table_of(SCHEMA, [row(1)])
+    table.iceberg.manage_snapshots().create_branch(table.snapshot_id, "audit").commit()
+    lake_rows = fit_rows([row(3)], table._state(), lake.spark)
+    options = Options(branch="audit")
+
+    def drop():
+        other.table(table.name).iceberg.manage_snapshots().remove_branch("audit").commit()
+
+    table.delete().where("id = 99").with_options(branch="audit").execute()
+    run(
+        WriteStatement(WriteKind.APPEND, fit_rows([row(2)], table._state(), lake.spark), options),
+        table._context(),
+    )
+    before_commit(drop)
+    with pytest.raises(ConflictError, match="dropped the branch 'audit'"):
+        match statement:
+            case "append":
+                run(WriteStatement(WriteKind.APPEND, lake_rows, options), table._context())
+            case "overwrite":
+                run(WriteStatement(WriteKind.OVERWRITE, lake_rows, options), table._context())
+            case "truncate":
+                run(WriteStatement(WriteKind.TRUNCATE, None, options), table._context())
+            case "delete":
+                table.delete().where("id = 2").with_options(branch="audit").execute()
+    assert "audit" not in table.iceberg.metadata.refs
+    assert rows(table, "id") == [(1,)]
+    assert leftovers(table) == set()

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import ssl
+
 import pytest
 import requests
 from leftovers import leftovers
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from tables import data_files, rows, snapshots, stored_files, summary
 
-from icefloe.errors import CommitStateUnknownError, ConflictError, StatementError
+from icefloe.errors import (
+    CommitStateUnknownError,
+    ConflictError,
+    StatementError,
+    StorageError,
+    UnsupportedTableError,
+)
 
 SCHEMA = "id BIGINT, n INT"
 ROWS = [{"id": 1, "n": 0}, {"id": 2, "n": 0}]
@@ -288,3 +297,88 @@ def test_ctrl_c_while_the_table_is_looked_at_keeps_the_files(table_of, lake, mon
 
     monkeypatch.undo()
     assert rows(table) == [(1, 1), (2, 1)]
+
+
+BROKEN = [
+    ssl.SSLEOFError(8, "EOF occurred in violation of protocol"),
+    OSError(errno.EHOSTUNREACH, "No route to host"),
+    OSError(errno.EPIPE, "Broken pipe"),
+    OSError("the connection was closed"),
+    PermissionError(errno.EACCES, "a proxy"),
+]
+
+
+@pytest.mark.parametrize("error", BROKEN, ids=lambda error: repr(error)[:40])
+@pytest.mark.parametrize("landing", [False, True])
+def test_any_error_of_the_connection_leaves_the_outcome_unknown(
+    table_of, catalog_that, lake, monkeypatch, error, landing
+):
+    """The request may still land: no file is deleted, unless the table is seen to have it."""
+    table = table_of(SCHEMA, ROWS)
+    before = stored_files(table)
+    catalog_that(error, landing=landing)
+
+    if landing:
+        assert table.append(ROWS).rows_inserted == 2
+        return
+    with pytest.raises(CommitStateUnknownError, match="No file was deleted"):
+        table.append(ROWS)
+    assert len(stored_files(table)) > len(before)
+
+
+def test_metadata_that_cannot_be_written_is_no_unknown_outcome(table_of, lake, monkeypatch):
+    """That step comes before the catalog is asked: what was written is removed."""
+    table = table_of(SCHEMA, ROWS)
+
+    def full(*_given, **_named):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pyiceberg.io.pyarrow.PyArrowFile.create", full)
+    with pytest.raises(StorageError, match="No space left"):
+        table.truncate()
+    monkeypatch.undo()
+    assert rows(table) == [(1, 0), (2, 0)]
+    assert leftovers(table) == set()
+
+
+def test_history_in_part_is_refused_for_every_write(table_of, lake, monkeypatch):
+    """With `refs`, keys of earlier statements and concurrent commits would not be seen."""
+    table = table_of(SCHEMA, ROWS)
+    before = snapshots(table)
+    monkeypatch.setitem(lake.catalog.properties, "snapshot-loading-mode", "refs")
+    writes = [
+        lambda: table.append(ROWS),
+        lambda: table.overwrite(ROWS),
+        table.truncate,
+        lambda: table.update().set("n", "1").execute(),
+        lambda: table.delete().execute(),
+        lambda: table.upsert(ROWS, on=["id"]).execute(),
+        lambda: table.replace_using(["id"], ROWS).execute(),
+        lambda: table.replace_where("id = 1", []).with_options(scope="rows").execute(),
+        table.compact,
+        table.expire_snapshots,
+        table.rewrite_manifests,
+        table.remove_orphans,
+        lambda: table.rollback(before[0].snapshot_id),
+    ]
+    for write in writes:
+        with pytest.raises(UnsupportedTableError, match="snapshot-loading-mode"):
+            write()
+    assert snapshots(table) == before
+    assert rows(table) == [(1, 0), (2, 0)]
+
+
+def test_a_clean_up_that_fails_after_the_commit_is_no_error(table_of, lake, monkeypatch, caplog):
+    """The caller would run the statement again: a second time."""
+    table = table_of(SCHEMA, ROWS)
+
+    def gone(*_given, **_named):
+        raise ConnectionRefusedError("the session has ended")
+
+    monkeypatch.setattr("pyspark.sql.catalog.Catalog.dropTempView", gone)
+    monkeypatch.setattr("pyspark.sql.classic.dataframe.DataFrame.unpersist", gone)
+    changed = table.update().set("n", "5").where(f"id IN (SELECT min(id) FROM {table.name})")
+    assert changed.execute().rows_updated == 1
+    assert table.upsert([{"id": 2, "n": 7}], on=["id"]).execute().rows_updated == 1
+    assert rows(table) == [(1, 5), (2, 7)]
+    assert "the session has ended" in caplog.text
