@@ -80,6 +80,7 @@ def remove_snapshots(
         settle(
             catalog,
             name,
+            metadata.table_uuid,
             lambda now: _lacks(now, snapshots, refs),
             CommitStateUnknownError(
                 f"{name}: the catalog did not say whether {len(snapshots)} snapshots were expired "

@@ -49,7 +49,7 @@ def expire_snapshots(
     refuse_to_collect(catalog, state, "expire_snapshots")
     try:
         done = with_retries(
-            lambda _number: _commit(catalog, state.name, older_than, retain_last),
+            lambda _number: _commit(catalog, state, older_than, retain_last),
             state.settings.retry,
         )
     except LostRaceError as lost:
@@ -71,10 +71,12 @@ def _refuse(retain_last: int, older_than: datetime | None) -> None:
         raise StatementError(f"older_than is {older_than!r}: use a datetime.")
 
 
-def _commit(catalog: Catalog, name: str, older_than: datetime | None, retain_last: int) -> _Done:
-    """One try, judged on the table as it is now; nothing happens where files cannot be told."""
-    table = load_table(catalog, name)
-    state = state_of(table, name)
+def _commit(
+    catalog: Catalog, base: TableState, older_than: datetime | None, retain_last: int
+) -> _Done:
+    """One attempt on the table as it is now; raises before the commit when files are unreadable."""
+    table = load_table(catalog, base.name, base.metadata.table_uuid)
+    state = state_of(table, base.name)
     refuse_to_collect(catalog, state, "expire_snapshots")
     before = state.metadata
     moment = None if older_than is None else int(older_than.astimezone(UTC).timestamp() * 1000)
@@ -83,7 +85,7 @@ def _commit(catalog: Catalog, name: str, older_than: datetime | None, retain_las
     reach = Reach(state.io)
     if gone:
         no_longer_reached(reach, before, _without(before, gone))  # fails before anything is done
-        remove_snapshots(catalog, name, table, gone.snapshots, gone.refs)
+        remove_snapshots(catalog, base.name, table, gone.snapshots, gone.refs)
     return _Done(before, gone, reach)
 
 
@@ -96,7 +98,7 @@ def _without(metadata: TableMetadata, gone: Expired) -> TableMetadata:
 def _deleted(catalog: Catalog, state: TableState, done: _Done) -> ExpireResult:
     """Delete what the table, read once more, does not reach."""
     try:
-        table = load_table(catalog, state.name)
+        table = load_table(catalog, state.name, state.metadata.table_uuid)
         refuse_to_collect(catalog, state_of(table, state.name), "expire_snapshots")
         files = no_longer_reached(done.reach, done.before, table.metadata)
     except Exception as error:

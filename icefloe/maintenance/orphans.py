@@ -17,6 +17,7 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSy
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 
+from icefloe.commit.swap import refuse_other_table
 from icefloe.errors import StatementError, StorageError
 from icefloe.maintenance.folders import Neighbours, files_of_others, folders_of, neighbours
 from icefloe.maintenance.garbage import refuse_to_collect
@@ -61,6 +62,7 @@ def remove_orphans(
     folders = folders_of(state.metadata)
     listed = [file for folder in folders for file in _listed(state, folder)]
     table = read_table()
+    refuse_other_table(table.metadata, state.name, state.metadata.table_uuid)
     now = state_of(table, state.name)
     refuse_to_collect(catalog, now, "remove_orphans")
     if folders_of(now.metadata) != folders:
