@@ -50,6 +50,16 @@ def overwrite(table: Table, *ids: int) -> None:
     table.iceberg.overwrite(pa.table({"id": pa.array(ids, pa.int64())}))
 
 
+def drop_rows(table: Table) -> None:
+    """Remove every file from the table's current snapshot, by metadata alone."""
+    with (
+        table.iceberg.transaction() as transaction,
+        transaction.update_snapshot().overwrite() as update,
+    ):
+        for task in table.iceberg.scan().plan_files():
+            update.delete_data_file(task.file)
+
+
 def ids_of(table: Table) -> list[int]:
     return sorted(table.iceberg.scan().to_arrow()["id"].to_pylist())
 
@@ -87,7 +97,7 @@ def stray(path: Path) -> Path:
 def publish_at(lake: Lake, table: Table, locations: Sequence[str], *, like: Path) -> None:
     """Add files to a table under these names, with the metrics of a file that has such rows."""
     iceberg = table.iceberg
-    known = parquet_file_to_data_file(iceberg.io, iceberg.metadata, like.as_uri())
+    known = parquet_file_to_data_file(iceberg.io, iceberg.metadata, f"file://{like}")
     publish(lake, table, data=[_called(table, known, location) for location in locations])
 
 

@@ -64,7 +64,11 @@ def test_compact_expire_and_orphans_for_people(folder, stray):
     assert "data/stray.parquet" in told
     assert told.endswith("orphans: 1 file, 1 B: listed only, --delete removes them\n")
     assert stray.exists()
-    told = run(folder, "orphans", "shop.orders", "--older-than", SOON, "--delete").stdout
+    young = ("orphans", "shop.orders", "--older-than", SOON, "--delete")
+    refused = run(folder, *young)
+    assert (refused.exit_code, stray.exists()) == (1, True)
+    assert "--allow-recent" in refused.stderr
+    told = run(folder, *young, "--allow-recent").stdout
     assert told.endswith("orphans: 1 file, 1 B deleted\n")
     assert not stray.exists()
     assert run(folder, "flush", "shop.orders").stdout.startswith("flush: nothing to change in ")
