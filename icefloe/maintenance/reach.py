@@ -27,6 +27,7 @@ class Kind(StrEnum):
     MANIFEST = "manifest"
     MANIFEST_LIST = "manifest list"
     STATISTICS = "statistics"
+    METADATA = "metadata"
 
 
 @dataclass(frozen=True, slots=True)
