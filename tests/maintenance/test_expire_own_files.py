@@ -21,11 +21,13 @@ from plain_tables import (
     stored,
     stray,
 )
+from pyiceberg.table.snapshots import MetadataLogEntry
 from pyiceberg.table.statistics import StatisticsFile
 
 from icefloe.errors import StorageError
 from icefloe.maintenance.folders import holds_warehouse
 from icefloe.maintenance.names import name_of
+from icefloe.metadata.old_metadata import remove_old_metadata
 
 
 @pytest.fixture
@@ -178,3 +180,26 @@ def test_a_folder_that_holds_the_warehouse_is_not_the_tables(lake, tmp_path):
     assert expire(table).files_kept == (f"file://{other}",)
     assert other.exists()
     assert holds_warehouse(lake.catalog, name_of(str(tmp_path)))
+
+
+def test_old_metadata_is_deleted_only_in_the_metadata_folder(lake, tmp_path):
+    """`write.metadata.delete-after-commit.enabled` goes by the log, which may name any path."""
+    properties = {
+        "write.metadata.delete-after-commit.enabled": "true",
+        "write.metadata.previous-versions-max": "1",
+    }
+    table = make(lake, "t", 1, 2, **properties)
+    metadata = table.iceberg.metadata
+    home = stray(tmp_path / "home" / "x.metadata.json")
+    notes = stray(folder_of(table) / "metadata" / "notes.txt")
+    own = stray(folder_of(table) / "metadata" / f"00000-{uuid4()}.metadata.json")
+    places = [
+        f"file://{home}",
+        f"{table.location}/metadata/../../../../home/x.metadata.json",
+        f"file://{notes}",
+        f"file://{own}",
+    ]
+    log = [MetadataLogEntry(metadata_file=place, timestamp_ms=1) for place in places]
+    before = metadata.model_copy(update={"metadata_log": log})
+    remove_old_metadata(lake.catalog, table.iceberg.io, before, metadata)
+    assert (home.exists(), notes.exists(), own.exists()) == (True, True, False)
