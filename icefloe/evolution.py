@@ -14,11 +14,11 @@ from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import index_by_id
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
+from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
 from pyiceberg.types import NestedField
 
 from icefloe import columns
-from icefloe.commit.swap import refuse_partial_history
+from icefloe.commit.swap import refuse_other_table, refuse_partial_history
 from icefloe.errors import (
     ColumnNotFoundError,
     ConflictError,
@@ -152,11 +152,16 @@ def rollback(
     target = snapshot_as_of(state, as_of) if as_of is not None else snapshot_id
     at_snapshot(state, int(str(target)))  # refuses one the table does not have
     table = catalog.load_table(state.name)
+    uuid = state.metadata.table_uuid
+    refuse_other_table(table.metadata, state.name, uuid)
     kept = table.metadata.refs.get("main")
     with _as_ours(table):
         catalog.commit_table(
             table,
-            (AssertRefSnapshotId(ref="main", snapshot_id=state.metadata.current_snapshot_id),),
+            (
+                AssertTableUUID(uuid=uuid),
+                AssertRefSnapshotId(ref="main", snapshot_id=state.metadata.current_snapshot_id),
+            ),
             (
                 SetSnapshotRefUpdate(
                     ref_name="main",

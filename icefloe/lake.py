@@ -26,6 +26,7 @@ from icefloe.errors import (
     TableNotFoundError,
     UnsupportedTableError,
 )
+from icefloe.maintenance.purge import purge_table
 from icefloe.metadata.state import TableState
 from icefloe.publishing import Context
 from icefloe.schemas.forms import to_iceberg_schema
@@ -175,11 +176,15 @@ class Lake:
         return Table(self, full)
 
     def drop_table(self, name: str, *, purge: bool = False, if_exists: bool = False) -> None:
-        """Drop a table; with `purge` its files are deleted too."""
+        """Drop a table; with `purge` its files are deleted too.
+
+        Purging is refused where the table has `gc.enabled` = `false`. Files outside its folders,
+        and files that another table needs, stay.
+        """
         full = _full_name(name)
         try:
             if purge:
-                self._catalog.purge_table(full)
+                purge_table(self._catalog, full)
             else:
                 self._catalog.drop_table(full)
         except NoSuchTableError as missing:

@@ -100,8 +100,9 @@ class DmlResult:
 class ExpireResult:
     """What expiring the history of a table did.
 
-    Files that could not be deleted are told in `files_failed`; nothing refers to them any more, so
-    `remove_orphans` finds them.
+    `files_failed` could not be deleted; nothing refers to them any more, so `remove_orphans` finds
+    them. `files_kept` were left on purpose: they are outside the table's folders, or may be files
+    that another table or a remaining snapshot needs.
     """
 
     snapshots_expired: tuple[int, ...] = ()
@@ -114,6 +115,7 @@ class ExpireResult:
     statistics_files_deleted: int = 0
     bytes_deleted: int = 0
     files_failed: tuple[str, ...] = ()
+    files_kept: tuple[str, ...] = ()
     duration_s: float = 0.0
 
     @property
@@ -140,6 +142,7 @@ class OrphansResult:
     files_failed: tuple[str, ...] = ()
     files_listed: int = 0
     files_too_young: int = 0  # nothing refers to them, but a writer may be about to
+    files_unrecognised: int = 0  # outside the table's location, named as no Iceberg writer does
     duration_s: float = 0.0
 
 

@@ -27,7 +27,7 @@ from icefloe.maintenance.compact import compact
 from icefloe.maintenance.expire import expire_snapshots
 from icefloe.maintenance.inline import refuse_inline
 from icefloe.maintenance.manifests import rewrite_manifests
-from icefloe.maintenance.orphans import remove_orphans
+from icefloe.maintenance.orphans import OrphanSearch, remove_orphans
 from icefloe.merge_builder import Merge
 from icefloe.metadata.state import MAIN, TableState, state_of
 from icefloe.publishing import Context
@@ -295,15 +295,22 @@ class Table:
         return expire_snapshots(self._lake.catalog, self._state(), older_than, retain_last)
 
     def remove_orphans(
-        self, *, older_than: datetime | None = None, dry_run: bool = True
+        self,
+        *,
+        older_than: datetime | None = None,
+        dry_run: bool = True,
+        allow_recent: bool = False,
+        folders: Sequence[str] | str = (),
     ) -> OrphansResult:
         """Files in the table's folders that nothing refers to, older than a moment (3 days ago).
 
-        They are told, and with `dry_run=False` deleted.
+        They are listed, and with `dry_run=False` deleted. Deleting files younger than a day needs
+        `allow_recent`. In folders outside the table's location only files with names that Iceberg
+        writers give are taken; in those that `folders` names, every file.
         """
-        return remove_orphans(
-            self._lake.catalog, lambda: self.iceberg, self._state(), older_than, dry_run=dry_run
-        )
+        named = (folders,) if isinstance(folders, str) else tuple(folders)
+        search = OrphanSearch(older_than, dry_run, allow_recent, named)
+        return remove_orphans(self._lake.catalog, lambda: self.iceberg, self._state(), search)
 
     def rewrite_manifests(self) -> RewriteManifestsResult:
         """List the same files in fewer manifests, files of one partition together."""

@@ -232,14 +232,28 @@ def orphans(
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete them; without this they are only listed.")
     ] = False,
+    allow_recent: Annotated[
+        bool,
+        typer.Option("--allow-recent", help="Delete files younger than a day; nobody may write."),
+    ] = False,
+    folder: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--folder",
+            metavar="LOCATION",
+            help="A folder of the table in which files of any name are taken. Can be repeated.",
+        ),
+    ] = None,
     format: FormatOption = None,
 ) -> None:
     """List files that nothing refers to (3 days old, unless told)."""
     from icefloe.cli import commands
+    from icefloe.maintenance.orphans import OrphanSearch
 
     given: _Given = context.obj
     place, output, moment = given.place(), given.output(format), _moment(older_than)
-    given.run(lambda: commands.orphans_of_table(place, output, table, moment, delete=delete))
+    search = OrphanSearch(moment, not delete, allow_recent, tuple(folder or ()))
+    given.run(lambda: commands.orphans_of_table(place, output, table, search))
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from icefloe.cli.upkeep import write_expired, write_orphans
 from icefloe.cli.worker import Worker
 from icefloe.errors import StatementError, StorageError
 from icefloe.lake import Lake, open_catalog
+from icefloe.maintenance.orphans import OrphanSearch
 
 STDIN = "-"
 
@@ -122,14 +123,12 @@ def expire_table(
         write_expired(result, output)
 
 
-def orphans_of_table(
-    place: Place, output: Output, name: str, older_than: datetime | None, *, delete: bool
-) -> None:
-    """Files that nothing refers to: told, and deleted when asked."""
+def orphans_of_table(place: Place, output: Output, name: str, search: OrphanSearch) -> None:
+    """Files that nothing refers to: listed, and deleted when asked."""
     with place.found() as lake:
         table = lake.table(name)
         with ProgressLine(lambda: None, "looking for orphans"):
-            result = table.remove_orphans(older_than=older_than, dry_run=not delete)
+            result = table.remove_orphans(**asdict(search))
         write_orphans(result, table.location, output)
 
 

@@ -34,6 +34,9 @@ def write_expired(result: ExpireResult, output: Output) -> None:
     if result.files_failed:
         failed = count(len(result.files_failed), "file")
         parts.append(f"{failed} could not be deleted: {', '.join(result.files_failed)}")
+    if result.files_kept:
+        kept = count(len(result.files_kept), "file")
+        parts.append(f"{kept} left, which may not be the table's: {', '.join(result.files_kept)}")
     stdout().print(Text("; ".join(parts)))
 
 
@@ -66,4 +69,7 @@ def write_orphans(result: OrphansResult, location: str, output: Output) -> None:
         told += f"; {count(len(failed), 'file')} could not be" if failed else ""
     if result.files_too_young:
         told += f"; {count(result.files_too_young, 'file')} too young to tell"
+    if result.files_unrecognised:
+        told += f"; {count(result.files_unrecognised, 'file')} outside the table's location left, "
+        told += "which Iceberg writers do not name so: --folder takes them too"
     stdout().print(Text(f"orphans: {told}"))

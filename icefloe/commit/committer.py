@@ -23,7 +23,6 @@ from icefloe.errors import (
     CommitStateUnknownError,
     ConflictError,
     StorageError,
-    TableNotFoundError,
 )
 from icefloe.execute.position_deletes import read_position_deletes
 from icefloe.metadata.evolved import SchemaChange
@@ -90,7 +89,7 @@ def already_done(state: TableState, key: str | None) -> DmlResult | None:
 
 
 def _attempt(commit: Commit, snapshot_id: int, number: int, progress: _Progress) -> DmlResult:
-    table = load_table(commit.catalog, commit.base.name)
+    table = load_table(commit.catalog, commit.base.name, commit.base.metadata.table_uuid)
     head = state_of(table, commit.base.name, commit.base.branch)
     if done := already_done(head, commit.idempotency_key):
         remove_files(commit.base.io, commit.changes.added_paths)
@@ -129,8 +128,6 @@ def _evolved(commit: Commit, head: TableState) -> TableState:
 
 def _refuse_conflicts(commit: Commit, head: TableState) -> None:
     base = commit.base
-    if str(head.metadata.table_uuid) != str(base.metadata.table_uuid):
-        raise TableNotFoundError(f"{base.name} was dropped and made anew while the statement ran.")
     if base.branch in base.metadata.refs and base.branch not in head.metadata.refs:
         # A branch that is not there starts at main: made again, it would lack its own rows.
         raise _conflict(base, head, f"another writer dropped the branch {base.branch!r}")

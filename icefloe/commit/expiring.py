@@ -66,20 +66,14 @@ def remove_snapshots(
     if isinstance(catalog, MetastoreCatalog):
         same = SameHistory(refs=_refs(metadata), snapshots=_snapshots(metadata))
         requirements.append(same)  # type: ignore[arg-type]
-    updates: list[TableUpdate] = [RemoveSnapshotRefUpdate(ref_name=ref) for ref in refs]
-    updates += [
-        RemovePartitionStatisticsUpdate(snapshot_id=file.snapshot_id)
-        for file in metadata.partition_statistics
-        if file.snapshot_id in snapshots
-    ]
-    if snapshots:
-        updates.append(RemoveSnapshotsUpdate(snapshot_ids=list(snapshots)))
+    updates = removal_updates(metadata, snapshots, refs)
     try:
-        answer = catalog.commit_table(table, tuple(requirements), tuple(updates))
+        answer = catalog.commit_table(table, tuple(requirements), updates)
     except BaseException as error:  # noqa: BLE001 - Ctrl-C too leaves a commit that may land
         settle(
             catalog,
             name,
+            metadata.table_uuid,
             lambda now: _lacks(now, snapshots, refs),
             CommitStateUnknownError(
                 f"{name}: the catalog did not say whether {len(snapshots)} snapshots were expired "
@@ -90,6 +84,21 @@ def remove_snapshots(
         )
         return
     remove_old_metadata(catalog, table.io, metadata, answer.metadata)
+
+
+def removal_updates(
+    metadata: TableMetadata, snapshots: Collection[int], refs: Collection[str]
+) -> tuple[TableUpdate, ...]:
+    """What takes snapshots and refs out of metadata, their statistics included."""
+    updates: list[TableUpdate] = [RemoveSnapshotRefUpdate(ref_name=ref) for ref in refs]
+    updates += [
+        RemovePartitionStatisticsUpdate(snapshot_id=file.snapshot_id)
+        for file in metadata.partition_statistics
+        if file.snapshot_id in snapshots
+    ]
+    if snapshots:
+        updates.append(RemoveSnapshotsUpdate(snapshot_ids=list(snapshots)))
+    return tuple(updates)
 
 
 def _refs(metadata: TableMetadata) -> dict[str, int]:

@@ -6,6 +6,7 @@ What can go wrong is sorted by outcome: surely not published, surely published, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from uuid import UUID
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
@@ -59,10 +60,15 @@ def refuse_partial_history(catalog: Catalog) -> None:
         )
 
 
-def load_table(catalog: Catalog, name: str) -> IcebergTable:
-    """The table as it is now; a catalog that is busy counts as a lost race."""
+def load_table(catalog: Catalog, name: str, uuid: UUID | None = None) -> IcebergTable:
+    """The table as it is now; a catalog that is busy counts as a lost race.
+
+    With `uuid`, a table that took the name since is refused: names are given again, uuids are not.
+    """
     try:
-        return catalog.load_table(name)
+        table = catalog.load_table(name)
+        refuse_other_table(table.metadata, name, uuid)
+        return table
     except NoSuchTableError as missing:
         raise TableNotFoundError(f"Table {name} does not exist any more.") from missing
     except IcefloeError:
@@ -71,6 +77,15 @@ def load_table(catalog: Catalog, name: str) -> IcebergTable:
         if "database is locked" in str(busy):
             raise LostRaceError(str(busy)) from busy
         raise
+
+
+def refuse_other_table(metadata: TableMetadata, name: str, uuid: UUID | None) -> None:
+    """Refuse a table that is not the one that was read before under its name."""
+    if uuid is not None and metadata.table_uuid != uuid:
+        raise TableNotFoundError(
+            f"{name} is another table now (uuid {metadata.table_uuid}): the one that was read "
+            f"before (uuid {uuid}) was dropped or renamed."
+        )
 
 
 def swap(
@@ -113,6 +128,7 @@ def swap(
         settle(
             catalog,
             head.name,
+            found.table_uuid,
             lambda metadata: metadata.snapshot_by_id(snapshot.snapshot_id) is not None,
             unknown(head.name, snapshot.snapshot_id, error),
             error,
@@ -124,6 +140,7 @@ def swap(
 def settle(
     catalog: Catalog,
     name: str,
+    uuid: UUID,
     landed_in: Callable[[TableMetadata], bool],
     doubt: CommitStateUnknownError,
     error: BaseException,
@@ -134,7 +151,7 @@ def settle(
     request. Raises LostRaceError or StorageError when it surely is not, and `doubt` where nobody
     can tell.
     """
-    landed = _has_landed(catalog, name, landed_in)
+    landed = _has_landed(catalog, name, uuid, landed_in)
     if landed and isinstance(error, Exception):
         return
     if landed is None or not isinstance(error, Exception):  # Ctrl-C: it may land yet
@@ -177,12 +194,14 @@ def _is_lost_race(error: Exception) -> bool:
 
 
 def _has_landed(
-    catalog: Catalog, name: str, landed_in: Callable[[TableMetadata], bool]
+    catalog: Catalog, name: str, uuid: UUID, landed_in: Callable[[TableMetadata], bool]
 ) -> bool | None:
-    """Whether the table has the commit; None when that cannot be found out."""
+    """Whether the table has the commit; None when that cannot be found out.
+
+    Another table of that name, or none, does not say: the table may have been renamed since.
+    """
     try:
-        return landed_in(catalog.load_table(name).metadata)
-    except NoSuchTableError:
-        return False
+        metadata = catalog.load_table(name).metadata
+        return landed_in(metadata) if metadata.table_uuid == uuid else None
     except BaseException:  # noqa: BLE001 - the catalog still does not answer, or Ctrl-C
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.manifests import schema_for_spec
 from icefloe.metadata.state import TableState
@@ -19,9 +21,19 @@ def partition_folder(state: TableState, file: LiveFile) -> str:
 def rewritten_folder(state: TableState, file: LiveFile) -> str:
     """Where a file goes that replaces another: beside it, if that is below the data folder.
 
-    Elsewhere nothing is written: what a failed statement leaves is looked for in that folder.
+    Elsewhere nothing is written: what a failed statement leaves is looked for in that folder, and
+    a manifest may name any path, `data/../../other` included.
     """
     beside = file.path.rpartition("/")[0]
-    if f"{beside}/".startswith(f"{state.data_location}/"):
+    if beside == state.data_location:
+        return beside
+    prefix = f"{state.data_location}/"
+    if beside.startswith(prefix) and _is_plain(beside.removeprefix(prefix)):
         return beside
     return f"{state.data_location}/{partition_folder(state, file)}".rstrip("/")
+
+
+def _is_plain(relative: str) -> bool:
+    """Whether a folder cannot lead out of the one above it, percent-encoded or not."""
+    parts = unquote(relative).split("/")
+    return not {"", ".", ".."} & set(parts) and not {"?", "#"} & set(relative)

@@ -12,20 +12,19 @@ from datetime import UTC, datetime
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO
+from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import (
-    RemoveSnapshotRefUpdate,
-    RemoveSnapshotsUpdate,
-    update_table_metadata,
-)
+from pyiceberg.table.update import update_table_metadata
 
-from icefloe.commit.expiring import remove_snapshots
+from icefloe.commit.expiring import removal_updates, remove_snapshots
 from icefloe.commit.retry import LostRaceError, with_retries
 from icefloe.commit.swap import load_table, race_lost
 from icefloe.errors import StatementError, StorageError
 from icefloe.maintenance.garbage import refuse_to_collect
-from icefloe.maintenance.reach import Files, Kind, Reach, no_longer_reached
+from icefloe.maintenance.ownership import Judged, judge, pointers_of
+from icefloe.maintenance.reach import Files, Kind, Reach, everything, no_longer_reached
 from icefloe.maintenance.retention import Expired, Limits, expired
+from icefloe.maintenance.same_file import KnownFiles
 from icefloe.metadata.state import TableState, state_of
 from icefloe.metadata.storage import delete_each
 from icefloe.results import ExpireResult
@@ -38,6 +37,7 @@ class _Done:
     before: TableMetadata
     gone: Expired
     reach: Reach
+    judged: Judged
 
 
 def expire_snapshots(
@@ -49,7 +49,7 @@ def expire_snapshots(
     refuse_to_collect(catalog, state, "expire_snapshots")
     try:
         done = with_retries(
-            lambda _number: _commit(catalog, state.name, older_than, retain_last),
+            lambda _number: _commit(catalog, state, older_than, retain_last),
             state.settings.retry,
         )
     except LostRaceError as lost:
@@ -71,34 +71,33 @@ def _refuse(retain_last: int, older_than: datetime | None) -> None:
         raise StatementError(f"older_than is {older_than!r}: use a datetime.")
 
 
-def _commit(catalog: Catalog, name: str, older_than: datetime | None, retain_last: int) -> _Done:
-    """One try, judged on the table as it is now; nothing happens where files cannot be told."""
-    table = load_table(catalog, name)
-    state = state_of(table, name)
+def _commit(
+    catalog: Catalog, base: TableState, older_than: datetime | None, retain_last: int
+) -> _Done:
+    """One attempt on the table as it is now; raises before the commit when files are unreadable."""
+    table = load_table(catalog, base.name, base.metadata.table_uuid)
+    state = state_of(table, base.name)
     refuse_to_collect(catalog, state, "expire_snapshots")
     before = state.metadata
     moment = None if older_than is None else int(older_than.astimezone(UTC).timestamp() * 1000)
     limits = Limits.of(state.settings, int(time.time() * 1000), moment, retain_last)
     gone = expired(before, limits)
     reach = Reach(state.io)
-    if gone:
-        no_longer_reached(reach, before, _without(before, gone))  # fails before anything is done
-        remove_snapshots(catalog, name, table, gone.snapshots, gone.refs)
-    return _Done(before, gone, reach)
-
-
-def _without(metadata: TableMetadata, gone: Expired) -> TableMetadata:
-    updates = [RemoveSnapshotRefUpdate(ref_name=name) for name in gone.refs]
-    removal = [RemoveSnapshotsUpdate(snapshot_ids=list(gone.snapshots))] if gone.snapshots else []
-    return update_table_metadata(metadata, (*updates, *removal))
+    if not gone:
+        return _Done(before, gone, reach, Judged({}))
+    after = update_table_metadata(before, removal_updates(before, gone.snapshots, gone.refs))
+    files = no_longer_reached(reach, before, after)
+    judged = judge(catalog, table, files, everything(after, reach) | pointers_of(table))
+    remove_snapshots(catalog, base.name, table, gone.snapshots, gone.refs)
+    return _Done(before, gone, reach, judged)
 
 
 def _deleted(catalog: Catalog, state: TableState, done: _Done) -> ExpireResult:
     """Delete what the table, read once more, does not reach."""
     try:
-        table = load_table(catalog, state.name)
+        table = load_table(catalog, state.name, state.metadata.table_uuid)
         refuse_to_collect(catalog, state_of(table, state.name), "expire_snapshots")
-        files = no_longer_reached(done.reach, done.before, table.metadata)
+        files = _still_unreached(done, table)
     except Exception as error:
         raise StorageError(
             f"{state.name}: {len(done.gone.snapshots)} snapshots were expired, but what the others "
@@ -117,7 +116,19 @@ def _deleted(catalog: Catalog, state: TableState, done: _Done) -> ExpireResult:
         statistics_files_deleted=counts[Kind.STATISTICS],
         bytes_deleted=sum(sizes[name] for name in deleted),
         files_failed=tuple(sorted(failed)),
+        files_kept=done.judged.kept,
     )
+
+
+def _still_unreached(done: _Done, table: IcebergTable) -> Files:
+    """The files judged before the commit that the table does not reach after it either."""
+    unreached = no_longer_reached(done.reach, done.before, table.metadata)
+    known = KnownFiles.of(everything(table.metadata, done.reach) | pointers_of(table))
+    return {
+        name: file
+        for name, file in done.judged.deletable.items()
+        if name in unreached and not known.has(name)
+    }
 
 
 def _size(io: FileIO, location: str, known: int | None) -> int:

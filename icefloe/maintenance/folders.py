@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
@@ -17,9 +17,11 @@ from pyiceberg.typedef import Identifier
 
 from icefloe.errors import StorageError, UnsupportedTableError
 from icefloe.maintenance.names import Name, name_of
-from icefloe.maintenance.reach import everything
+from icefloe.maintenance.reach import Reach, everything
+from icefloe.maintenance.same_file import KnownFiles
 
-# Where writers put files when told so; the last two are old names of the first.
+VERSION_HINT = "version-hint.text"  # the pointer of catalogs without a server
+# Where writers put files where set; the last two are old names of the first.
 _PATHS = (
     "write.data.path",
     "write.metadata.path",
@@ -30,7 +32,10 @@ _PATHS = (
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """What of other tables lies in the folders of one: folders to leave alone, files to keep."""
+    """What of other tables is in the folders of one: folders to leave alone, files to keep.
+
+    Folders have symbolic links followed.
+    """
 
     folders: tuple[Name, ...] = ()
     files: frozenset[Name] = frozenset()
@@ -50,15 +55,15 @@ def folders_of(metadata: TableMetadata) -> list[str]:
 
 def neighbours(catalog: Catalog, table: IcebergTable) -> Neighbours:
     """Other tables in or around the folders of a table; refuses a folder that two tables share."""
-    own = [name_of(folder) for folder in folders_of(table.metadata)]
+    own = [name_of(folder).real for folder in folders_of(table.metadata)]
     name = ".".join(table.name())
     _refuse_warehouse(catalog, name, own)
     inside: set[Name] = set()
     files: set[Name] = set()
-    for other in _others(catalog, table.name()):
-        theirs = {name_of(folder) for folder in folders_of(other.metadata)}
-        home = name_of(other.metadata.location)
-        if home == name_of(table.metadata.location) or theirs & set(own):
+    for other in other_tables(catalog, table.name()):
+        theirs = {name_of(folder).real for folder in folders_of(other.metadata)}
+        home = name_of(other.metadata.location).real
+        if home == name_of(table.metadata.location).real or theirs & set(own):
             raise UnsupportedTableError(
                 f"{name} and {'.'.join(other.name())} have a folder in common "
                 f"({other.metadata.location}): nobody can tell whose the files in it are. Nothing "
@@ -66,34 +71,56 @@ def neighbours(catalog: Catalog, table: IcebergTable) -> Neighbours:
             )
         inside |= {place for place in (*theirs, home) if any(f.holds(place) for f in own)}
         if any(place.holds(folder) for place in theirs for folder in own):
-            files |= everything(other.metadata, other.io)
-            files.add(name_of(other.metadata_location))
+            files |= files_of(other)
     return Neighbours(tuple(inside), frozenset(files))
 
 
-def files_of_others(catalog: Catalog, table: IcebergTable) -> Iterator[set[Name]]:
-    """What each other table of the catalog leads to, wherever it lies."""
-    for other in _others(catalog, table.name()):
-        found = everything(other.metadata, other.io) | {name_of(other.metadata_location)}
-        yield found | {name.decoded for name in found}
+def nested_folders(table: IcebergTable, folders: Sequence[Name]) -> list[Name]:
+    """Folders of a table that are inside `folders`, and not one of them."""
+    places = {name_of(place).real for place in (table.location(), *folders_of(table.metadata))}
+    return [
+        place
+        for place in places
+        if place not in folders and any(folder.holds(place) for folder in folders)
+    ]
+
+
+def files_of(table: IcebergTable) -> set[Name]:
+    """Every file that a table leads to, its metadata files included."""
+    return everything(table.metadata, Reach(table.io)) | set(map(name_of, metadata_files(table)))
+
+
+def metadata_files(table: IcebergTable) -> list[str]:
+    """The table's metadata files, from the current one and its log."""
+    return [table.metadata_location, *(e.metadata_file for e in table.metadata.metadata_log)]
+
+
+def files_of_others(catalog: Catalog, table: IcebergTable) -> Iterator[KnownFiles]:
+    """What each other table of the catalog leads to, in any folder."""
+    for other in other_tables(catalog, table.name()):
+        yield KnownFiles.of(files_of(other))
+
+
+def holds_warehouse(catalog: Catalog, folder: Name) -> bool:
+    """Whether a folder holds the whole warehouse, and so the catalog's own files."""
+    location = catalog.properties.get("warehouse")
+    try:
+        return location is not None and folder.real.holds(name_of(location).real)
+    except StorageError:  # a name, as REST catalogs have it
+        return False
 
 
 def _refuse_warehouse(catalog: Catalog, name: str, own: list[Name]) -> None:
-    """A folder that holds the whole warehouse holds more than tables: the catalog's own files."""
-    location = catalog.properties.get("warehouse")
-    try:
-        warehouse = name_of(location) if location else None
-    except StorageError:  # a name, as REST catalogs have it
-        return
     for folder in own:
-        if warehouse is not None and folder.holds(warehouse):
+        if holds_warehouse(catalog, folder):
             raise UnsupportedTableError(
                 f"{name} writes to {folder}, which holds the whole warehouse: files in it need not "
                 "be the table's. Nothing was deleted."
             )
 
 
-def _others(catalog: Catalog, own: Identifier) -> Iterator[IcebergTable]:
+def other_tables(catalog: Catalog, own: Identifier) -> Iterator[IcebergTable]:
+    """Every table of the catalog but one; raises StorageError where one cannot be read."""
     name = ".".join(own)
     try:
         known = list(_tables(catalog))
@@ -112,7 +139,7 @@ def _others(catalog: Catalog, own: Identifier) -> Iterator[IcebergTable]:
         except Exception as error:
             raise StorageError(
                 f"{'.'.join(identifier)} cannot be read ({error}), so nobody can tell whether its "
-                f"files lie among those of {name}. Nothing was deleted. Mend or drop that table."
+                f"files lie among those of {name}. Nothing was deleted. Repair or drop that table."
             ) from error
 
 

@@ -31,7 +31,7 @@ def rewrite_manifests(catalog: Catalog, state: TableState) -> RewriteManifestsRe
     snapshot_id = state.metadata.new_snapshot_id()
     try:
         result = with_retries(
-            lambda number: _attempt(catalog, state.name, snapshot_id, number),
+            lambda number: _attempt(catalog, state, snapshot_id, number),
             state.settings.retry,
         )
     except LostRaceError as lost:
@@ -39,9 +39,11 @@ def rewrite_manifests(catalog: Catalog, state: TableState) -> RewriteManifestsRe
     return replace(result, duration_s=time.monotonic() - started)
 
 
-def _attempt(catalog: Catalog, name: str, snapshot_id: int, number: int) -> RewriteManifestsResult:
-    table = load_table(catalog, name)
-    head = state_of(table, name)
+def _attempt(
+    catalog: Catalog, base: TableState, snapshot_id: int, number: int
+) -> RewriteManifestsResult:
+    table = load_table(catalog, base.name, base.metadata.table_uuid)
+    head = state_of(table, base.name)
     draft = SnapshotDraft(head, snapshot_id)
     try:
         clustered = cluster_manifests(draft)

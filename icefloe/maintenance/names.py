@@ -1,10 +1,12 @@
 """Locations in a form that can be compared: one file, one name, however an engine spells it.
 
-Nothing is decoded: `%20` in an Iceberg location is three characters of a file's name.
+Nothing is decoded: `%20` in an Iceberg location is three characters of a file's name. `spellings`
+has the other files that a location may stand for.
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from dataclasses import dataclass, replace
@@ -12,8 +14,19 @@ from urllib.parse import unquote
 
 from icefloe.errors import StorageError
 
+LOCAL = "file"
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):(?://([^/]*))?(/.*)?", re.DOTALL)
-_SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+_SAME = {
+    "s3a": "s3",
+    "s3n": "s3",
+    "gcs": "gs",
+    "abfss": "abfs",
+    "wasb": "abfs",
+    "wasbs": "abfs",
+}
+_AZURE_BLOB, _AZURE_DFS = ".blob.core.windows.net", ".dfs.core.windows.net"
+_QUERY = re.compile(r"[?#].*", re.DOTALL)
+_STRIPPED = re.compile(r"[\t\r\n]")  # by Python's URL parser, which PyIceberg uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +41,36 @@ class Name:
         return f"{self.scheme}://{self.authority}{self.path}"
 
     @property
+    def last(self) -> str:
+        """The file's name without its folder."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this process can look at the file itself."""
+        return self.scheme == LOCAL and not self.authority
+
+    @property
     def decoded(self) -> Name:
         """The name with `%20` read as a blank, as engines do that take a location for a URL."""
-        return replace(self, path=unquote(self.path)) if "%" in self.path else self
+        return replace(self, path=_plain(unquote(self.path))) if "%" in self.path else self
+
+    @property
+    def spellings(self) -> frozenset[Name]:
+        """Every file that an engine may take this location for."""
+        as_url = _STRIPPED.sub("", _QUERY.sub("", self.path))
+        cut = self if as_url == self.path else replace(self, path=_plain(as_url))
+        return frozenset((self, self.decoded, cut, cut.decoded))
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether PyIceberg, which parses URLs, may open another file than other engines."""
+        return _QUERY.search(self.path) is not None or _STRIPPED.search(self.path) is not None
+
+    @property
+    def real(self) -> Name:
+        """The name of a local file or folder with symbolic links followed; others as they are."""
+        return replace(self, path=os.path.realpath(self.path)) if self.is_local else self
 
     def below(self, relative: str) -> Name:
         """A name inside this folder."""
@@ -45,7 +85,7 @@ class Name:
 def name_of(location: str) -> Name:
     """The name of a location; raises StorageError for one that says not where it is."""
     if location.startswith("/"):
-        return Name("file", "", _plain(location))
+        return Name(LOCAL, "", _plain(location))
     found = _URI.fullmatch(location)
     if found is None:
         raise StorageError(
@@ -54,9 +94,11 @@ def name_of(location: str) -> Name:
         )
     scheme, authority, path = found[1].lower(), found[2] or "", found[3] or "/"
     scheme = _SAME.get(scheme, scheme)
-    if scheme == "file":
-        return Name("file", "" if authority == "localhost" else authority, _plain(path))
-    return Name(scheme, authority, re.sub(r"/+", "/", path))
+    if scheme == LOCAL and authority == "localhost":
+        authority = ""
+    if scheme == "abfs" and authority.endswith(_AZURE_BLOB):
+        authority = f"{authority.removesuffix(_AZURE_BLOB)}{_AZURE_DFS}"
+    return Name(scheme, authority, _plain(path))
 
 
 def _plain(path: str) -> str:

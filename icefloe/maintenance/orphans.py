@@ -1,7 +1,7 @@
 """Files in a table's folders that nothing refers to: found by listing, judged by name.
 
-The folders are listed before the metadata is read, so that what is published meanwhile is known. In
-any doubt about whether two names mean one file, nothing is deleted.
+The folders are listed before the metadata is read, so that what is published in between is known.
+In any doubt about whether two names mean one file, nothing is deleted.
 """
 
 from __future__ import annotations
@@ -17,17 +17,26 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSy
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 
+from icefloe.commit.swap import refuse_other_table
 from icefloe.errors import StatementError, StorageError
-from icefloe.maintenance.folders import Neighbours, files_of_others, folders_of, neighbours
+from icefloe.maintenance.file_names import is_of_a_writer
+from icefloe.maintenance.folders import (
+    VERSION_HINT,
+    Neighbours,
+    files_of,
+    files_of_others,
+    folders_of,
+    neighbours,
+)
 from icefloe.maintenance.garbage import refuse_to_collect
 from icefloe.maintenance.names import Name, name_of
-from icefloe.maintenance.reach import everything
+from icefloe.maintenance.same_file import KnownFiles
 from icefloe.metadata.state import TableState, state_of
 from icefloe.metadata.storage import locate, naming_unreadable_file
 from icefloe.results import OrphansResult
 
 _AGE = timedelta(days=3)
-_VERSION_HINT = "version-hint.text"
+_LEAST_AGE = timedelta(days=1)
 _DELETE_THREADS = 16
 
 
@@ -35,6 +44,7 @@ _DELETE_THREADS = 16
 class _Listed:
     """A file that is there."""
 
+    folder: Name
     name: Name
     relative: str  # below its folder
     location: str
@@ -44,43 +54,101 @@ class _Listed:
     changed: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class OrphanSearch:
+    """What a call asks for."""
+
+    older_than: datetime | None = None
+    dry_run: bool = True
+    allow_recent: bool = False
+    folders: tuple[str, ...] = ()  # in which every file may be the table's, whatever its name
+
+    def moment(self) -> datetime:
+        """Files from before this are old; refuses to delete ones that may still be published."""
+        if self.older_than is not None and not isinstance(self.older_than, datetime):
+            raise StatementError(f"older_than is {self.older_than!r}: use a datetime.")
+        now = datetime.now(UTC)
+        moment = (self.older_than or now - _AGE).astimezone(UTC)
+        if not self.dry_run and not self.allow_recent and moment > now - _LEAST_AGE:
+            raise StatementError(
+                f"older_than is {moment.isoformat()}, less than a day ago: a writer may be about "
+                "to publish such files. Choose an earlier time, or give allow_recent=True "
+                "(--allow-recent) if nobody writes to the table."
+            )
+        return moment
+
+
 def remove_orphans(
     catalog: Catalog,
     read_table: Callable[[], IcebergTable],
     state: TableState,
-    older_than: datetime | None,
-    *,
-    dry_run: bool,
+    search: OrphanSearch,
 ) -> OrphansResult:
-    """List, and unless `dry_run` delete, old files that no metadata of the table leads to."""
+    """List, and unless it is a dry run delete, old files that no metadata of the table leads to."""
     started = time.monotonic()
-    if older_than is not None and not isinstance(older_than, datetime):
-        raise StatementError(f"older_than is {older_than!r}: use a datetime.")
-    moment = (older_than or datetime.now(UTC) - _AGE).astimezone(UTC)
+    moment = search.moment()
     refuse_to_collect(catalog, state, "remove_orphans")
     folders = folders_of(state.metadata)
+    named = _named(state, folders, search.folders)
     listed = [file for folder in folders for file in _listed(state, folder)]
     table = read_table()
+    refuse_other_table(table.metadata, state.name, state.metadata.table_uuid)
     now = state_of(table, state.name)
     refuse_to_collect(catalog, now, "remove_orphans")
     if folders_of(now.metadata) != folders:
-        raise StorageError(f"The folders of {state.name} were changed meanwhile. Run it again.")
+        raise StorageError(f"The folders of {state.name} have changed since. Run it again.")
     others = neighbours(catalog, table)
-    unknown = _unknown(listed, _reached(table, others), [name_of(f) for f in folders], others)
-    old = [file for file in unknown if file.changed is not None and file.changed < moment]
+    known = KnownFiles.of(files_of(table) | others.files)
+    unknown = _unknown(listed, known, others)
+    home = name_of(state.metadata.location).real
+    ours = [file for file in unknown if _may_be_ours(file, home, named)]
+    old = [file for file in ours if file.changed is not None and file.changed < moment]
+    _refuse_lookalikes(old, known)
     old = _without_files_of_others(catalog, table, old)
-    failed = [] if dry_run else _delete(old)
-    gone = [] if dry_run else [file for file in old if file.location not in set(failed)]
+    failed = [] if search.dry_run else _delete(old)
+    gone = [] if search.dry_run else [file for file in old if file.location not in set(failed)]
     return OrphansResult(
-        dry_run=dry_run,
+        dry_run=search.dry_run,
         files=tuple(sorted(file.location for file in old)),
         bytes=sum(file.bytes for file in old),
         files_deleted=len(gone),
         bytes_deleted=sum(file.bytes for file in gone),
         files_failed=tuple(sorted(failed)),
         files_listed=len(listed),
-        files_too_young=len(unknown) - len(old),
+        files_too_young=len(ours) - len(old),
+        files_unrecognised=len(unknown) - len(ours),
         duration_s=time.monotonic() - started,
+    )
+
+
+def _named(state: TableState, folders: Sequence[str], given: Sequence[str]) -> set[Name]:
+    """The folders that the caller named; refuses one that is not the table's."""
+    own = {name_of(folder) for folder in folders}
+    for folder in given:
+        if not isinstance(folder, str) or _name_or_none(folder) not in own:
+            raise StatementError(
+                f"{folder!r} is not a folder of {state.name}. Its folders are: "
+                f"{', '.join(folders)}."
+            )
+    return {name_of(folder) for folder in given}
+
+
+def _name_or_none(folder: str) -> Name | None:
+    try:
+        return name_of(folder)
+    except StorageError:
+        return None
+
+
+def _may_be_ours(file: _Listed, home: Name, named: set[Name]) -> bool:
+    """Whether the table's writers may have left a file that is in one of its folders.
+
+    A property may name any folder, somebody's home too; a table's location is its own.
+    """
+    return (
+        home.holds(file.folder.real)
+        or file.folder in named
+        or is_of_a_writer(file.relative.rpartition("/")[2])
     )
 
 
@@ -102,6 +170,7 @@ def _listed(state: TableState, folder: str) -> list[_Listed]:
         relative = info.path[len(base) + 1 :]
         files.append(
             _Listed(
+                name_of(folder),
                 name_of(folder).below(relative),
                 relative,
                 f"{folder}/{relative}",
@@ -114,39 +183,29 @@ def _listed(state: TableState, folder: str) -> list[_Listed]:
     return files
 
 
-def _reached(table: IcebergTable, others: Neighbours) -> set[Name]:
-    """Everything the table's metadata leads to, and what of other tables lies near."""
-    metadata = table.metadata
-    logged = [table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
-    return everything(metadata, table.io) | set(map(name_of, logged)) | others.files
-
-
-def _unknown(
-    listed: Iterable[_Listed], reached: set[Name], folders: Sequence[Name], others: Neighbours
-) -> list[_Listed]:
-    """Files that are not among those reached; raises where one may be, under another name."""
-    known = reached | {name.decoded for name in reached}
+def _unknown(listed: Iterable[_Listed], known: KnownFiles, others: Neighbours) -> list[_Listed]:
+    """Files that are not among those known, each once, however many folders lead to it."""
     found = [
         file
         for file in listed
-        if file.name not in known
-        and file.name.decoded not in known
-        and not _is_left_alone(file.relative)
-        and not _is_linked(file)
-        and not any(folder.holds(file.name) for folder in others.folders)
+        if not known.has(file.name) and not _is_left_alone(file.relative) and not _is_linked(file)
     ]
-    elsewhere = [n for n in reached if not any(folder.holds(n) for folder in folders)]
-    by_last: dict[str, list[Name]] = {}
-    for name in elsewhere:
-        by_last.setdefault(name.path.rpartition("/")[2], []).append(name)
-    for file in found:
-        for name in by_last.get(file.relative.rpartition("/")[2], ()):
-            if name.path.endswith(f"/{file.relative}"):
-                raise StorageError(
-                    f"{file.location} may be what the table knows as {name}: they are called the "
-                    "same, in places that cannot be compared. Nothing was deleted."
-                )
-    return found
+    by_place = {file.name.real: file for file in reversed(found)}
+    return [
+        file
+        for real, file in reversed(by_place.items())
+        if not any(folder.holds(real) for folder in others.folders)
+    ]
+
+
+def _refuse_lookalikes(files: Iterable[_Listed], known: KnownFiles) -> None:
+    """Raise where a file may be a known one, under a name that cannot be compared."""
+    for file in files:
+        if (name := known.lookalike(file.name, file.folder)) is not None:
+            raise StorageError(
+                f"{file.location} may be what a table knows as {name}: they are called the same, "
+                "in places that cannot be compared. Nothing was deleted."
+            )
 
 
 def _without_files_of_others(
@@ -155,7 +214,8 @@ def _without_files_of_others(
     """Leave out what any other table of the catalog leads to: it may have had its files here."""
     others = files_of_others(catalog, table) if files else ()
     for theirs in others:
-        files = [file for file in files if not {file.name, file.name.decoded} & theirs]
+        files = [file for file in files if not theirs.has(file.name)]
+        _refuse_lookalikes(files, theirs)
     return files
 
 
@@ -166,7 +226,7 @@ def _is_left_alone(relative: str) -> bool:
     """
     *above, last = relative.split("/")
     hidden = any(part.startswith((".", "_")) and "=" not in part for part in above)
-    return hidden or last.startswith((".", "_")) or last == _VERSION_HINT
+    return hidden or last.startswith((".", "_")) or last == VERSION_HINT
 
 
 def _is_linked(file: _Listed) -> bool:

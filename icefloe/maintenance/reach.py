@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,6 +27,7 @@ class Kind(StrEnum):
     MANIFEST = "manifest"
     MANIFEST_LIST = "manifest list"
     STATISTICS = "statistics"
+    METADATA = "metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +97,8 @@ class Reach:
         }
 
 
-def everything(metadata: TableMetadata, io: FileIO) -> set[Name]:
+def everything(metadata: TableMetadata, reach: Reach) -> set[Name]:
     """Every file that the table's metadata leads to, other than metadata files themselves."""
-    reach = Reach(io)
     manifests = reach.manifests(metadata.snapshots)
     locations = [
         *(snapshot.manifest_list for snapshot in metadata.snapshots),
@@ -119,25 +119,28 @@ def no_longer_reached(reach: Reach, before: TableMetadata, after: TableMetadata)
     gone = [s for s in before.snapshots if s.snapshot_id not in kept_ids]
     kept = reach.manifests(after.snapshots)
     kept_names = {name_of(path) for path in kept}
-    lost = {path: m for path, m in reach.readable(gone).items() if name_of(path) not in kept_names}
-    candidates = reach.readable_contents(lost)
-    candidates |= {
-        name_of(path): Stored(path, Kind.MANIFEST, m.manifest_length) for path, m in lost.items()
-    }
-    candidates |= {
-        name_of(s.manifest_list): Stored(s.manifest_list, Kind.MANIFEST_LIST) for s in gone
-    }
-    candidates |= _statistics(before)
-    live = {
-        *kept_names,
-        *(reach.contents(kept) if candidates else ()),
-        *(name_of(snapshot.manifest_list) for snapshot in after.snapshots),
-        *_statistics(after),
-    }
+    candidates = readable_files(reach, gone, kept_names) | statistics_files(before)
+    live = everything(after, reach) if candidates else ()
     return {name: file for name, file in candidates.items() if name not in live}
 
 
-def _statistics(metadata: TableMetadata) -> Files:
+def readable_files(
+    reach: Reach, snapshots: Sequence[Snapshot], kept: Collection[Name] = ()
+) -> Files:
+    """Files of snapshots that are to be deleted, but for those of the manifests `kept`."""
+    manifests = {p: m for p, m in reach.readable(snapshots).items() if name_of(p) not in kept}
+    files = reach.readable_contents(manifests)
+    files |= {
+        name_of(path): Stored(path, Kind.MANIFEST, manifest.manifest_length)
+        for path, manifest in manifests.items()
+    }
+    return files | {
+        name_of(s.manifest_list): Stored(s.manifest_list, Kind.MANIFEST_LIST) for s in snapshots
+    }
+
+
+def statistics_files(metadata: TableMetadata) -> Files:
+    """The statistics files that metadata names."""
     return {
         name_of(file.statistics_path): Stored(
             file.statistics_path, Kind.STATISTICS, file.file_size_in_bytes

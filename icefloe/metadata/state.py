@@ -49,7 +49,7 @@ class TableState:
     @property
     def metadata_location(self) -> str:
         """Folder of manifests and metadata."""
-        return _folder(self.metadata, "write.metadata.path", "metadata")
+        return metadata_folder(self.metadata)
 
 
 def state_of(table: IcebergTable, name: str, branch: str = MAIN) -> TableState:
@@ -126,6 +126,11 @@ def ancestors(metadata: TableMetadata, snapshot: Snapshot | None) -> Iterator[Sn
         yield snapshot
         parent = snapshot.parent_snapshot_id
         snapshot = metadata.snapshot_by_id(parent) if parent is not None else None
+
+
+def metadata_folder(metadata: TableMetadata) -> str:
+    """Folder of manifests and metadata."""
+    return _folder(metadata, "write.metadata.path", "metadata")
 
 
 def _folder(metadata: TableMetadata, key: str, default: str) -> str:

@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from plain_tables import data_paths, drop_rows, make, open_lake, publish_at
+from plain_tables import stray as stray_file
 from typer.testing import CliRunner, Result
 
 import icefloe
@@ -64,7 +66,11 @@ def test_compact_expire_and_orphans_for_people(folder, stray):
     assert "data/stray.parquet" in told
     assert told.endswith("orphans: 1 file, 1 B: listed only, --delete removes them\n")
     assert stray.exists()
-    told = run(folder, "orphans", "shop.orders", "--older-than", SOON, "--delete").stdout
+    young = ("orphans", "shop.orders", "--older-than", SOON, "--delete")
+    refused = run(folder, *young)
+    assert (refused.exit_code, stray.exists()) == (1, True)
+    assert "--allow-recent" in refused.stderr
+    told = run(folder, *young, "--allow-recent").stdout
     assert told.endswith("orphans: 1 file, 1 B deleted\n")
     assert not stray.exists()
     assert run(folder, "flush", "shop.orders").stdout.startswith("flush: nothing to change in ")
@@ -94,6 +100,26 @@ def test_compact_expire_and_orphans_for_programs(folder, stray):
         json.loads(run(folder, "flush", "shop.orders", "--format", "json").stdout)["snapshot_id"]
         is None
     )
+
+
+def test_files_that_are_not_the_tables_are_reported(tmp_path):
+    """`expire` lists what it left; `orphans` takes files of any name in a folder that is named."""
+    home = stray_file(tmp_path / "home" / "notes.txt")
+    with open_lake(tmp_path / "lake") as lake:
+        table = make(lake, "t", 1, **{"write.data.path": f"file://{tmp_path}/elsewhere"})
+        publish_at(lake, table, [f"file://{home}"], like=data_paths(table)[0])
+        drop_rows(table)
+    other = stray_file(tmp_path / "elsewhere" / "old.parquet")
+
+    told = run(tmp_path / "lake", "expire", "default.t", "--older-than", SOON).stdout
+    assert f"1 file left, which may not be the table's: file://{home}" in told.replace("\n", " ")
+    told = run(tmp_path / "lake", "orphans", "default.t", "--delete").stdout
+    assert "nothing to remove; 1 file outside the table's location left" in told.replace("\n", " ")
+    wrong = run(tmp_path / "lake", "orphans", "default.t", "--folder", f"file://{tmp_path}")
+    assert (wrong.exit_code, "not a folder of" in wrong.stderr) == (1, True)
+    named = ("--folder", f"file://{tmp_path}/elsewhere", "--delete")
+    assert "1 file, 10 B deleted" in run(tmp_path / "lake", "orphans", "default.t", *named).stdout
+    assert (home.exists(), other.exists()) == (True, False)
 
 
 def test_failures_have_their_status(folder):

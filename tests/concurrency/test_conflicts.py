@@ -292,7 +292,7 @@ def test_table_dropped_and_made_anew_gets_no_rows_of_the_old_one(table_of, other
         other.create_table(table.name, SCHEMA).append([row(7)])
 
     before_commit(replace_table)
-    with pytest.raises(TableNotFoundError, match="made anew"):
+    with pytest.raises(TableNotFoundError, match="is another table now"):
         table.append([row(4)])
     assert rows(table, "id") == [(7,)]
 

@@ -47,7 +47,8 @@ def test_upkeep_of_a_table_that_both_write(both: MakeBoth, partition_by: tuple[s
     assert len(gone.snapshots_expired) >= 8
     assert gone.files_failed == ()
     table.check()
-    assert table.ours.remove_orphans(older_than=later, dry_run=False).files_failed == ()
+    removed = table.ours.remove_orphans(older_than=later, dry_run=False, allow_recent=True)
+    assert removed.files_failed == ()
     table.check()
     table.insert([row(40)])
     table.call("rewrite_data_files", "options => map('min-input-files', '2')")

@@ -6,6 +6,7 @@ import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlparse
+from uuid import uuid4
 
 import pytest
 from leftovers import leftovers
@@ -86,7 +87,7 @@ def test_with_no_age_limit_everything_the_table_needs_stays(table):
     first = table.history().first().snapshot_id
     table.overwrite([row(9)])
     known = everything(folder_of(table))
-    result = table.remove_orphans(older_than=now(), dry_run=False)
+    result = table.remove_orphans(older_than=now(), dry_run=False, allow_recent=True)
     assert (result.files, everything(folder_of(table))) == ((), known)
     assert result.files_listed == len(known)
     assert rows(table, "id", snapshot_id=first) == [(1,), (2,), (3,)]
@@ -139,8 +140,8 @@ def test_names_that_another_engine_encoded_are_kept(table, monkeypatch):
         name_of(str(folder / "data/x%20y.parquet")),
         name_of(str(folder / "data/p q.parquet")),
     }
-    found = orphans._reached
-    monkeypatch.setattr(orphans, "_reached", lambda *a: found(*a) | reached)
+    found = orphans.files_of
+    monkeypatch.setattr(orphans, "files_of", lambda table: found(table) | reached)
     assert table.remove_orphans(dry_run=False).files == ()
     assert blank.exists()
     assert encoded.exists()
@@ -149,9 +150,9 @@ def test_names_that_another_engine_encoded_are_kept(table, monkeypatch):
 def test_a_file_that_may_be_one_the_table_knows_elsewhere_is_a_refusal(table, monkeypatch):
     path = stray(folder_of(table) / "data" / "region=us", "same.parquet")
     reached = {name_of("hdfs://one/lake/t/data/region=us/same.parquet")}
-    found = orphans._reached
-    monkeypatch.setattr(orphans, "_reached", lambda *a: found(*a) | reached)
-    with pytest.raises(StorageError, match=r"may be what the table knows as hdfs://one"):
+    found = orphans.files_of
+    monkeypatch.setattr(orphans, "files_of", lambda table: found(table) | reached)
+    with pytest.raises(StorageError, match=r"may be what a table knows as hdfs://one"):
         table.remove_orphans(dry_run=False)
     assert path.exists()
 
@@ -166,7 +167,7 @@ def test_a_table_inside_the_folder_stays(table, lake):
     theirs = stray(inner_folder / "data")
     ours = stray(folder_of(table) / "data")
 
-    result = table.remove_orphans(older_than=now(), dry_run=False)
+    result = table.remove_orphans(older_than=now(), dry_run=False, allow_recent=True)
 
     assert (theirs.exists(), ours.exists(), result.files_deleted) == (True, False, 1)
     assert inner.count() == 1
@@ -180,7 +181,7 @@ def test_what_symbolic_links_lead_to_stays(table, tmp_path):
     behind = stray(tmp_path / "elsewhere", "a.parquet")
     (folder_of(table) / "data" / "linked").symlink_to(behind.parent)
     (folder_of(table) / "data" / "b.parquet").symlink_to(behind)
-    assert table.remove_orphans(older_than=now(), dry_run=False).files == ()
+    assert table.remove_orphans(older_than=now(), dry_run=False, allow_recent=True).files == ()
     assert behind.exists()
 
 
@@ -207,13 +208,13 @@ def test_a_shared_folder_is_refused(table, lake, tmp_path):
     other.append([row(1)])
     table.set_properties({"write.data.path": f"{shared}/"})
     with pytest.raises(UnsupportedTableError, match=r"default\.other have a folder in common"):
-        table.remove_orphans(older_than=now(), dry_run=False)
+        table.remove_orphans(older_than=now(), dry_run=False, allow_recent=True)
     assert path.exists()
     assert other.count() == 1
 
     table.set_properties({"write.data.path": f"file://{tmp_path}/lake"})
     with pytest.raises(UnsupportedTableError, match="holds the whole warehouse"):
-        table.remove_orphans(older_than=now(), dry_run=False)
+        table.remove_orphans(older_than=now(), dry_run=False, allow_recent=True)
     assert (tmp_path / "lake" / "catalog.db").exists()
 
 
@@ -221,9 +222,9 @@ def test_folders_that_properties_name_are_listed_too(table, tmp_path):
     elsewhere = tmp_path / "else where"
     table.set_properties({"write.data.path": f"file://{elsewhere}/"})
     table.append([row(7)])
-    gone = stray(elsewhere, "old.parquet")
-    assert table.remove_orphans(older_than=now(), dry_run=False).files_deleted == 1
-    assert not gone.exists()
+    gone = stray(elsewhere, f"00000-1-{uuid4()}-00001.parquet")
+    result = table.remove_orphans(older_than=now(), dry_run=False, allow_recent=True)
+    assert (result.files_deleted, gone.exists()) == (1, False)
     assert rows(table, "id") == [(2,), (3,), (7,)]
 
 
@@ -276,9 +277,9 @@ def test_files_that_another_table_once_put_here_stay(lake, table_of, tmp_path):
     second = table_of(SCHEMA, mode="merge-on-read")
     second.set_properties({"write.data.path": place})
     second.append([row(2)])
-    lost = stray(tmp_path / "shared")
+    lost = stray(tmp_path / "shared", f"00000-1-{uuid4()}.parquet")
 
-    result = second.remove_orphans(older_than=now(), dry_run=False)
+    result = second.remove_orphans(older_than=now(), dry_run=False, allow_recent=True)
 
     assert (result.files_deleted, lost.exists()) == (1, False)
     assert (rows(first), rows(second)) == ([(1, "us")], [(2, "us")])
