@@ -17,6 +17,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
 )
 from pyiceberg.table import Table as IcebergTable
+from pyiceberg.utils.config import Config
 from pyspark.sql import SparkSession
 from sqlalchemy import URL
 
@@ -28,6 +29,7 @@ from icefloe.errors import (
 )
 from icefloe.metadata.state import TableState
 from icefloe.publishing import Context
+from icefloe.redaction import register, reveals, scrubbed
 from icefloe.schemas.forms import to_iceberg_schema
 from icefloe.schemas.partitions import parse_partition_by, parse_sort_by
 from icefloe.session import session_of, was_started_here
@@ -75,6 +77,7 @@ class Lake:
     """Tables by name; a context manager that stops nothing it did not start."""
 
     def __init__(self, catalog: Catalog, spark: SparkSession | None = None) -> None:
+        register(catalog.properties)
         self._catalog = catalog
         self._spark = spark
 
@@ -110,6 +113,7 @@ class Lake:
         if self._spark is not None and was_started_here(self._spark):
             self._spark.stop()
 
+    @scrubbed()
     def create_namespace(self, name: str) -> None:
         """Make a namespace; one that is there already is left as it is."""
         try:
@@ -117,6 +121,7 @@ class Lake:
         except NamespaceAlreadyExistsError:
             return
 
+    @scrubbed()
     def tables(self, namespace: str | None = None) -> list[str]:
         """Names of the tables, of one namespace or of all."""
         spaces = [(namespace,)] if namespace else self._catalog.list_namespaces()
@@ -132,6 +137,7 @@ class Lake:
         self.load(full)
         return Table(self, full)
 
+    @scrubbed()
     def create_table(
         self,
         name: str,
@@ -174,6 +180,7 @@ class Lake:
                 ) from there
         return Table(self, full)
 
+    @scrubbed()
     def drop_table(self, name: str, *, purge: bool = False, if_exists: bool = False) -> None:
         """Drop a table; with `purge` its files are deleted too."""
         full = _full_name(name)
@@ -186,6 +193,7 @@ class Lake:
             if not if_exists:
                 raise TableNotFoundError(f"Table {full} does not exist.") from missing
 
+    @scrubbed()
     def rename_table(self, old: str, new: str) -> None:
         """Rename a table; its files stay where they are."""
         target = _full_name(new)
@@ -197,6 +205,7 @@ class Lake:
         except TableAlreadyExistsError as there:
             raise TableExistsError(f"Table {target} exists already.") from there
 
+    @scrubbed()
     def load(self, full: str) -> IcebergTable:
         """The PyIceberg table of that full name, as it is now."""
         try:
@@ -207,6 +216,7 @@ class Lake:
                 f"Table {full} does not exist. Tables of that namespace: {near}."
             ) from missing
 
+    @scrubbed()
     def sql(self, text: str, **sources: object) -> SqlResult:
         """Run SQL: a query gives a DataFrame, DML a `DmlResult`, DDL a DataFrame like Spark's.
 
@@ -254,10 +264,14 @@ def open_catalog(
 
 
 def _load(name: str, properties: dict[str, Any]) -> Catalog:
+    register({**(Config().get_catalog_config(name) or {}), **properties})
     try:
         return load_catalog(name, **properties)
-    except ValueError as wrong:
-        raise StatementError(f"PyIceberg cannot open the catalog {name!r}: {wrong}") from wrong
+    except Exception as wrong:
+        if isinstance(wrong, ValueError) or reveals(wrong):
+            # PyIceberg's message may list all properties: the traceback is not to show it.
+            raise StatementError(f"PyIceberg cannot open the catalog {name!r}: {wrong}") from None
+        raise
 
 
 def _embedded(folder: Path) -> Catalog:

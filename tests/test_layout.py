@@ -17,6 +17,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     [
         "version",
+        "redaction",
         "errors",
         "columns",
         "bitmaps",

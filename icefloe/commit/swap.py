@@ -40,11 +40,13 @@ from icefloe.errors import (
 from icefloe.metadata.evolved import SchemaChange
 from icefloe.metadata.old_metadata import remove_old_metadata
 from icefloe.metadata.state import TableState
+from icefloe.redaction import scrubbed
 
 # Kinds of OSError that tell of the way to the catalog, not of a file.
 _NO_ANSWER = (RequestException, ConnectionError, TimeoutError)
 
 
+@scrubbed()
 def load_table(catalog: Catalog, name: str) -> IcebergTable:
     """The table as it is now; a catalog that is busy counts as a lost race."""
     try:
