@@ -32,7 +32,7 @@ from icefloe.publishing import Context
 from icefloe.redaction import register, reveals, scrubbed
 from icefloe.schemas.forms import to_iceberg_schema
 from icefloe.schemas.partitions import parse_partition_by, parse_sort_by
-from icefloe.session import session_of, was_started_here
+from icefloe.session import session_of, started
 from icefloe.settings import MODE_PROPERTIES, UpdateMode, normalised_properties
 from icefloe.sql.names import Names
 from icefloe.sql.run import SqlResult, run_sql
@@ -60,7 +60,8 @@ def connect(
 
     >>> lake = icefloe.connect("lake")  # doctest: +SKIP
     """
-    lake = Lake(open_catalog(warehouse, catalog, properties), session_of(spark))
+    lake = Lake(open_catalog(warehouse, catalog, properties), spark)
+    _ = lake.spark  # found or started now
     _opened[:] = [*(earlier for earlier in _opened if earlier() is not None), ref(lake)]
     return lake
 
@@ -74,12 +75,15 @@ def last_opened() -> Lake:
 
 
 class Lake:
-    """Tables by name; a context manager that stops nothing it did not start."""
+    """Tables by name; a context manager that stops nothing it did not start.
+
+    A Spark session that icefloe started ends with the last lake that uses it.
+    """
 
     def __init__(self, catalog: Catalog, spark: SparkSession | None = None) -> None:
         register(catalog.properties)
         self._catalog = catalog
-        self._spark = spark
+        self._spark = None if spark is None else session_of(spark)
 
     def __enter__(self) -> Self:
         return self
@@ -90,7 +94,7 @@ class Lake:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._catalog.close()
+        self.stop()
 
     def __repr__(self) -> str:
         return f"Lake({self._catalog.name!r})"
@@ -99,7 +103,7 @@ class Lake:
     def spark(self) -> SparkSession:
         """The Spark session; a lake opened without one finds or starts it when first asked."""
         if self._spark is None:
-            self._spark = session_of(None)
+            self._spark = session_of(None, self)
         return self._spark
 
     @property
@@ -108,10 +112,11 @@ class Lake:
         return self._catalog
 
     def stop(self) -> None:
-        """Close the catalog, and stop the Spark session if icefloe started it."""
-        self._catalog.close()
-        if self._spark is not None and was_started_here(self._spark):
-            self._spark.stop()
+        """Close the catalog; stop the Spark session if icefloe started it and no lake uses it."""
+        try:
+            self._catalog.close()
+        finally:
+            started.release(self)
 
     @scrubbed()
     def create_namespace(self, name: str) -> None:
