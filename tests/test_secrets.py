@@ -215,8 +215,8 @@ def test_statements_that_name_a_secret(marked, caplog):
     table.append([{"id": 1, "s": "a"}])
     plan = table.delete().where(f"s = '{secret}'").explain()
     assert_clean(str(plan), repr(marked), repr(table), caplog.text)
-    told = marked.sql(f"EXPLAIN DELETE FROM d.t WHERE s = '{secret}'").collect()
-    assert_clean(str(told))
+    printed = marked.sql(f"EXPLAIN DELETE FROM d.t WHERE s = '{secret}'").collect()
+    assert_clean(str(printed))
 
 
 def test_properties_of_tables_that_name_secrets_are_masked(marked, spark):
@@ -264,9 +264,9 @@ def test_the_command_line(marked, capsys, debug):
         raise error
 
     assert guarded(fail, debug=debug) == 1
-    told = capsys.readouterr()
-    assert "RuntimeError" in told.err
-    assert_clean(told.out, told.err)
+    printed = capsys.readouterr()
+    assert "RuntimeError" in printed.err
+    assert_clean(printed.out, printed.err)
 
 
 def test_texts_without_secrets_stay_as_they_are():

@@ -240,6 +240,6 @@ def test_real_sessions(tmp_path: Path) -> None:
         print("CALLERS", running(), spark.range(4).count())
         spark.stop()
     """
-    told = run_script(script, tmp_path, PYTHONPATH=str(Path(icefloe.__file__).parents[1]))
+    printed = run_script(script, tmp_path, PYTHONPATH=str(Path(icefloe.__file__).parents[1]))
     for line in ("OTHER 1", "ENDED True", "AGAIN 1", "THIRD 1", "KEPT 3", "CALLERS True 4"):
-        assert line in told, told
+        assert line in printed, printed
