@@ -7,14 +7,30 @@ deleted only under errors that promise nothing was published.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
+
+from icefloe.redaction import redacted, redacted_texts, scrub
 
 RESTORE = "Nothing was changed. Restore the file from a backup."  # what to do about a damaged one
 
 
 class IcefloeError(Exception):
-    """Base class of every error icefloe raises on purpose."""
+    """Base class of every error icefloe raises on purpose; its texts have no secrets in them."""
+
+    def __init__(self, *texts: object) -> None:
+        super().__init__(*map(redacted_texts, texts))
+        if (cause := sys.exception()) is not None:
+            scrub(cause)  # a traceback shows it above this error
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, redacted_texts(value))
+
+    def add_note(self, note: str) -> None:
+        """Add a line below the message."""
+        super().add_note(redacted(note))
 
 
 class SetupError(IcefloeError):

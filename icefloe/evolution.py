@@ -27,6 +27,7 @@ from icefloe.errors import (
 )
 from icefloe.metadata.state import TableState, at_snapshot, snapshot_as_of
 from icefloe.quoting import quote
+from icefloe.redaction import scrubbed
 from icefloe.schemas.forms import to_iceberg_schema
 from icefloe.schemas.partitions import parse_partition_by
 from icefloe.settings import normalised_properties
@@ -142,6 +143,7 @@ def _free_name(field: PartitionField, table: IcebergTable) -> str:
     )
 
 
+@scrubbed()
 def rollback(
     catalog: Catalog, state: TableState, snapshot_id: int | None, as_of: datetime | None
 ) -> None:
@@ -194,7 +196,8 @@ def _version(text: str) -> Any:
 def _as_ours(table: IcebergTable) -> Iterator[None]:
     name = ".".join(table.name())
     try:
-        yield
+        with scrubbed():
+            yield
     except CommitFailedException as lost:
         raise ConflictError(
             f"another writer changed the table meanwhile ({lost})",

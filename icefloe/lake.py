@@ -17,6 +17,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
 )
 from pyiceberg.table import Table as IcebergTable
+from pyiceberg.utils.config import Config
 from pyspark.sql import SparkSession
 from sqlalchemy import URL
 
@@ -29,9 +30,10 @@ from icefloe.errors import (
 from icefloe.maintenance.purge import purge_table
 from icefloe.metadata.state import TableState
 from icefloe.publishing import Context
+from icefloe.redaction import register, reveals, scrubbed
 from icefloe.schemas.forms import to_iceberg_schema
 from icefloe.schemas.partitions import parse_partition_by, parse_sort_by
-from icefloe.session import session_of, was_started_here
+from icefloe.session import session_of, started
 from icefloe.settings import MODE_PROPERTIES, UpdateMode, normalised_properties
 from icefloe.sql.names import Names
 from icefloe.sql.run import SqlResult, run_sql
@@ -59,7 +61,8 @@ def connect(
 
     >>> lake = icefloe.connect("lake")  # doctest: +SKIP
     """
-    lake = Lake(open_catalog(warehouse, catalog, properties), session_of(spark))
+    lake = Lake(open_catalog(warehouse, catalog, properties), spark)
+    _ = lake.spark  # found or started now
     _opened[:] = [*(earlier for earlier in _opened if earlier() is not None), ref(lake)]
     return lake
 
@@ -73,11 +76,15 @@ def last_opened() -> Lake:
 
 
 class Lake:
-    """Tables by name; a context manager that stops nothing it did not start."""
+    """Tables by name; a context manager that stops nothing it did not start.
+
+    A Spark session that icefloe started ends with the last lake that uses it.
+    """
 
     def __init__(self, catalog: Catalog, spark: SparkSession | None = None) -> None:
+        register(catalog.properties)
         self._catalog = catalog
-        self._spark = spark
+        self._spark = None if spark is None else session_of(spark)
 
     def __enter__(self) -> Self:
         return self
@@ -88,7 +95,7 @@ class Lake:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._catalog.close()
+        self.stop()
 
     def __repr__(self) -> str:
         return f"Lake({self._catalog.name!r})"
@@ -97,7 +104,7 @@ class Lake:
     def spark(self) -> SparkSession:
         """The Spark session; a lake opened without one finds or starts it when first asked."""
         if self._spark is None:
-            self._spark = session_of(None)
+            self._spark = session_of(None, self)
         return self._spark
 
     @property
@@ -106,11 +113,13 @@ class Lake:
         return self._catalog
 
     def stop(self) -> None:
-        """Close the catalog, and stop the Spark session if icefloe started it."""
-        self._catalog.close()
-        if self._spark is not None and was_started_here(self._spark):
-            self._spark.stop()
+        """Close the catalog; stop the Spark session if icefloe started it and no lake uses it."""
+        try:
+            self._catalog.close()
+        finally:
+            started.release(self)
 
+    @scrubbed()
     def create_namespace(self, name: str) -> None:
         """Make a namespace; one that is there already is left as it is."""
         try:
@@ -118,6 +127,7 @@ class Lake:
         except NamespaceAlreadyExistsError:
             return
 
+    @scrubbed()
     def tables(self, namespace: str | None = None) -> list[str]:
         """Names of the tables, of one namespace or of all."""
         spaces = [(namespace,)] if namespace else self._catalog.list_namespaces()
@@ -133,6 +143,7 @@ class Lake:
         self.load(full)
         return Table(self, full)
 
+    @scrubbed()
     def create_table(
         self,
         name: str,
@@ -175,6 +186,7 @@ class Lake:
                 ) from there
         return Table(self, full)
 
+    @scrubbed()
     def drop_table(self, name: str, *, purge: bool = False, if_exists: bool = False) -> None:
         """Drop a table; with `purge` its files are deleted too.
 
@@ -191,6 +203,7 @@ class Lake:
             if not if_exists:
                 raise TableNotFoundError(f"Table {full} does not exist.") from missing
 
+    @scrubbed()
     def rename_table(self, old: str, new: str) -> None:
         """Rename a table; its files stay where they are."""
         target = _full_name(new)
@@ -202,6 +215,7 @@ class Lake:
         except TableAlreadyExistsError as there:
             raise TableExistsError(f"Table {target} exists already.") from there
 
+    @scrubbed()
     def load(self, full: str) -> IcebergTable:
         """The PyIceberg table of that full name, as it is now."""
         try:
@@ -212,6 +226,7 @@ class Lake:
                 f"Table {full} does not exist. Tables of that namespace: {near}."
             ) from missing
 
+    @scrubbed()
     def sql(self, text: str, **sources: object) -> SqlResult:
         """Run SQL: a query gives a DataFrame, DML a `DmlResult`, DDL a DataFrame like Spark's.
 
@@ -259,10 +274,14 @@ def open_catalog(
 
 
 def _load(name: str, properties: dict[str, Any]) -> Catalog:
+    register({**(Config().get_catalog_config(name) or {}), **properties})
     try:
         return load_catalog(name, **properties)
-    except ValueError as wrong:
-        raise StatementError(f"PyIceberg cannot open the catalog {name!r}: {wrong}") from wrong
+    except Exception as wrong:
+        if isinstance(wrong, ValueError) or reveals(wrong):
+            # PyIceberg's message may list all properties: the traceback is not to show it.
+            raise StatementError(f"PyIceberg cannot open the catalog {name!r}: {wrong}") from None
+        raise
 
 
 def _embedded(folder: Path) -> Catalog:

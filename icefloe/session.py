@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from icefloe.errors import SetupError
+from icefloe.started_sessions import StartedSessions
 
 _JAVA = 17
 _VERSIONS = {"pyspark": ("4.1", "4.4"), "pyiceberg": ("0.12", "0.13"), "pyarrow": ("21", "27")}
@@ -56,13 +57,17 @@ _MEMORY_LIMITS = (
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
 
-_started: list[SparkSession] = []  # sessions that icefloe started, and may stop
+started = StartedSessions()
 
 
-def session_of(spark: SparkSession | None) -> SparkSession:
-    """The session to work with, set up for the engine."""
+def session_of(spark: SparkSession | None, lake: object = None) -> SparkSession:
+    """The session to work with, set up for the engine: the caller's, or one that the lake uses."""
     check_versions()
-    chosen = spark or SparkSession.getActiveSession() or _running() or _start()
+    if spark is None:
+        chosen = started.used_by(lake, _find)
+    else:
+        chosen = spark
+        started.hand_over(chosen)
     prepare(chosen)
     return chosen
 
@@ -85,14 +90,15 @@ def reading_by_id(session: SparkSession) -> Iterator[None]:
         raise SetupError(f"{LOST_SETTING} Nothing was published.")
 
 
-def was_started_here(session: SparkSession) -> bool:
-    """Whether icefloe started the session itself."""
-    return session in _started
+def _find() -> SparkSession:
+    return SparkSession.getActiveSession() or _running() or _start()
 
 
 def _running() -> SparkSession | None:
     """The session of this process; in a thread of its own it is not told as the active one."""
     if SparkContext._active_spark_context is None:
+        with suppress(PySparkException):  # there is none
+            return SparkSession.active()  # of Spark Connect
         return None
     session: SparkSession = SparkSession.builder.getOrCreate()
     return session
@@ -161,7 +167,7 @@ def _start() -> SparkSession:
         session: SparkSession = builder.getOrCreate()
     with suppress(PySparkException):  # Spark Connect has no context
         session.sparkContext.setLogLevel("FATAL")  # errors are raised, and told in our words
-    _started.append(session)
+    started.add(session)
     return session
 
 

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from threading import Lock
+from contextlib import AbstractContextManager
+from typing import Any
 
 from pyspark.sql import SparkSession
 
-_lock = Lock()
-_held: dict[tuple[int, str], tuple[int, str]] = {}  # holders, and the value to go back to
+from icefloe.holds import Holds
+
+_held: Holds[tuple[str, str], str] = Holds()
 
 
-@contextmanager
-def held(spark: SparkSession, key: str, value: str) -> Iterator[None]:
+def held(spark: SparkSession, key: str, value: str) -> AbstractContextManager[None]:
     """Set a session's setting for the time of the block, which may be run by several threads.
 
     The first holder keeps the value that was there, the last one brings it back.
     """
-    own = (id(spark), key)
-    with _lock:
-        holders, before = _held.get(own, (0, ""))
-        if not holders:
-            before = str(spark.conf.get(key))
-            spark.conf.set(key, value)
-        _held[own] = (holders + 1, before)
-    try:
-        yield
-    finally:
-        with _lock:
-            holders, before = _held.pop(own)
-            if holders > 1:
-                _held[own] = (holders - 1, before)
-            else:
-                spark.conf.set(key, before)
+
+    def change() -> str:
+        before = str(spark.conf.get(key))
+        spark.conf.set(key, value)
+        return before
+
+    return _held.hold((_identity(spark), key), change, lambda before: spark.conf.set(key, before))
+
+
+def _identity(spark: Any) -> str:
+    """What all Python objects of one session share."""
+    java = getattr(spark, "_jsparkSession", None)  # Spark Connect refuses it as an attribute
+    return str(spark.session_id if java is None else java.sessionUUID())

@@ -12,6 +12,9 @@ from icefloe.errors import StatementError, UnsupportedTableError
 
 T = TypeVar("T")
 
+_INT, _LONG = 2**31 - 1, 2**63 - 1  # Java's, which other engines read the properties as
+_LEVELS = (-131_072, 22)  # zstd's, which has the most
+_MOST_DOUBLINGS = 64
 _DAY_MS = 24 * 60 * 60 * 1000
 INLINE = "icefloe.inline.enabled"
 
@@ -80,7 +83,8 @@ class RetryPolicy:
 
     def wait_s(self, attempt: int) -> float:
         """The wait after failed attempt `attempt` (from 0), doubling up to the maximum."""
-        return min(self.max_wait_s, self.min_wait_s * 2.0**attempt)
+        # After so many doublings a millisecond exceeds every maximum, and 2.0**1024 overflows.
+        return min(self.max_wait_s, self.min_wait_s * 2.0 ** min(attempt, _MOST_DOUBLINGS))
 
 
 @dataclass(frozen=True)
@@ -177,10 +181,10 @@ class Settings:
             ),
             inline_enabled=_read(properties, INLINE, _boolean, cls.inline_enabled),
             retry=RetryPolicy(
-                retries=_read(properties, "commit.retry.num-retries", _count, 4),
-                min_wait_s=_read(properties, "commit.retry.min-wait-ms", _count, 100) / 1000,
-                max_wait_s=_read(properties, "commit.retry.max-wait-ms", _count, 60_000) / 1000,
-                total_s=_read(properties, "commit.retry.total-timeout-ms", _count, 1_800_000)
+                retries=_read(properties, "commit.retry.num-retries", _int_count, 4),
+                min_wait_s=_read(properties, "commit.retry.min-wait-ms", _int_count, 100) / 1000,
+                max_wait_s=_read(properties, "commit.retry.max-wait-ms", _int_count, 60_000) / 1000,
+                total_s=_read(properties, "commit.retry.total-timeout-ms", _int_count, 1_800_000)
                 / 1000,
             ),
         )
@@ -273,18 +277,24 @@ def _codec(text: str) -> str:
 
 
 def _level(text: str) -> int | None:
-    return None if text == "null" else int(text)
+    return None if text == "null" else _within(text, *_LEVELS)
 
 
 def _count(text: str) -> int:
-    if int(text) < 0:
-        raise ValueError("use a number from 0")
-    return int(text)
+    return _within(text, 0, _LONG)
+
+
+def _int_count(text: str) -> int:
+    return _within(text, 0, _INT)
 
 
 def _size(text: str) -> int:
-    if int(text) < 1:
-        raise ValueError("use a number from 1")
+    return _within(text, 1, _LONG)
+
+
+def _within(text: str, least: int, most: int) -> int:
+    if not least <= int(text) <= most:
+        raise ValueError(f"use a number from {least} to {most}")
     return int(text)
 
 

@@ -28,10 +28,12 @@ from icefloe.errors import (
     UnknownTableError,
     UnsupportedTableError,
 )
+from icefloe.holds import Holds
 
 log = logging.getLogger("icefloe")
 
 _CONTEXTS = ("SQL", "DataFrame")
+_quiet: Holds[str, list[int]] = Holds()
 _NULL = re.compile(r"<icefloe-null>(.*?)</icefloe-null>")
 _OVERFLOW = re.compile(r"<icefloe-overflow>(.*?)\|(.*?)\|(.*?)</icefloe-overflow>")
 _OUTSIDE = re.compile(
@@ -71,22 +73,32 @@ _FIRST_LINE = re.compile(r"^(.*?)(?:\n\n|;\n|\nJVM stacktrace|\n\tat |\n== SQL)"
 @contextmanager
 def translated(available: Iterable[str] = ()) -> Iterator[None]:
     """Run Spark calls; what they raise leaves here as an IcefloeError."""
+    with _quiet.hold("levels", _silence, _set_levels):
+        try:
+            yield
+        except IcefloeError:
+            raise
+        except PySparkException as error:
+            raise _as_ours(error, tuple(available)) from error
+        except Py4JJavaError as error:  # what PySpark has no class for: a file Spark can't read
+            raise _from_java(error) from error
+
+
+def _silence() -> list[int]:
+    """PySpark prints every error as JSON in addition to raising it; the levels that were set."""
+    before = [logger.level for logger in _loggers()]
+    _set_levels([logging.CRITICAL] * len(before))
+    return before
+
+
+def _set_levels(levels: list[int]) -> None:
+    for logger, level in zip(_loggers(), levels, strict=True):
+        logger.setLevel(level)
+
+
+def _loggers() -> list[logging.Logger]:
     # By PySpark's own class: a plain logger of that name would break every error it logs.
-    loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in _CONTEXTS]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)  # PySpark prints every error as JSON besides raising it
-    try:
-        yield
-    except IcefloeError:
-        raise
-    except PySparkException as error:
-        raise _as_ours(error, tuple(available)) from error
-    except Py4JJavaError as error:  # what PySpark has no class for, such as a file Spark can't read
-        raise _from_java(error) from error
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
+    return [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in _CONTEXTS]
 
 
 @contextmanager

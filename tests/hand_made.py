@@ -95,25 +95,33 @@ def position_delete(
 
 
 def adopted_file(
-    table: Table, path: Path, partition: tuple[Any, ...], *, like: Path | None = None
+    table: Table,
+    path: Path,
+    partition: tuple[Any, ...],
+    *,
+    like: Path | None = None,
+    rows: int | None = None,
 ) -> DataFile:
     """A Parquet file as Iceberg's `add_files` procedure takes it: the folder told the partition.
 
-    Where PyIceberg cannot read it, its metrics are those of a file with the same rows.
+    Where PyIceberg cannot read it, its metrics are those of a file with the same rows. `rows` is a
+    row count for the manifest, which the file need not have.
     """
     iceberg = table.iceberg
     file = parquet_file_to_data_file(iceberg.io, iceberg.metadata, f"file://{like or path}")
-    return _placed(table, file, path, partition)
+    return _placed(table, file, path, partition, file.record_count if rows is None else rows)
 
 
-def _placed(table: Table, file: DataFile, path: Path, partition: tuple[Any, ...]) -> DataFile:
+def _placed(
+    table: Table, file: DataFile, path: Path, partition: tuple[Any, ...], rows: int
+) -> DataFile:
     made = DataFile.from_args(
         _table_format_version=3,
         content=DataFileContent.DATA,
         file_path=f"file://{path}",
         file_format=FileFormat.PARQUET,
         partition=Record(*partition),
-        record_count=file.record_count,
+        record_count=rows,
         file_size_in_bytes=path.stat().st_size,
         column_sizes=file.column_sizes,
         value_counts=file.value_counts,

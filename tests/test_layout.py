@@ -17,6 +17,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     [
         "version",
+        "redaction",
         "errors",
         "columns",
         "bitmaps",
@@ -27,7 +28,9 @@ LAYERS = [
         "lexing",
         "table_names",
         "spark_errors",
+        "holds",
         "session_settings",
+        "started_sessions",
         "expressions",
         "session",
     ],

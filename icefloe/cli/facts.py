@@ -16,6 +16,7 @@ from icefloe.cli.records import Records, of_dicts
 from icefloe.errors import UnsupportedTableError
 from icefloe.inspection import metadata_arrow
 from icefloe.lake import Lake
+from icefloe.redaction import shown_properties
 from icefloe.schemas.partitions import partition_by_text
 from icefloe.schemas.spark_types import spark_type
 
@@ -41,7 +42,7 @@ def facts(name: str, table: IcebergTable) -> dict[str, Any]:
         "snapshot": _snapshot(table.current_snapshot()),
         "snapshots": len(table.metadata.snapshots),
         **_counts(table.current_snapshot()),
-        "properties": dict(sorted(table.properties.items())),
+        "properties": shown_properties(table.properties),
     }
 
 

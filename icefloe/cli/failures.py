@@ -12,6 +12,7 @@ from rich.text import Text
 from icefloe.cli.output import stderr
 from icefloe.cli.worker import INTERRUPTED, CancelledError
 from icefloe.errors import IcefloeError
+from icefloe.redaction import redacted
 
 FAILED = 1
 _PY4J = "An error occurred while calling"  # the line above what Java says
@@ -40,9 +41,9 @@ def guarded(work: Callable[[], None], *, debug: bool) -> int:
 def _tell(message: str, error: BaseException, *, debug: bool) -> None:
     sys.stdout.flush()
     if debug:
-        traceback.print_exception(error)
+        sys.stderr.write(redacted("".join(traceback.format_exception(error))))
     lines = [message, *getattr(error, "__notes__", ())]
-    stderr().print(Text("\n".join(lines), style="red"))
+    stderr().print(Text(redacted("\n".join(lines)), style="red"))
 
 
 def _first_line(error: Exception) -> str:

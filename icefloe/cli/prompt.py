@@ -16,7 +16,7 @@ from icefloe.cli.completion import SqlCompleter
 from icefloe.cli.described import describe
 from icefloe.cli.facts import facts, tables
 from icefloe.cli.output import stdout
-from icefloe.cli.places import state_folder
+from icefloe.cli.places import history_file
 from icefloe.cli.shell import Shell
 from icefloe.sql.split import is_complete
 
@@ -79,8 +79,8 @@ def _is_command(text: str) -> bool:
 
 
 def _history() -> History:
-    folder = state_folder()
-    return FileHistory(str(folder / "history")) if folder else InMemoryHistory()
+    file = history_file()
+    return FileHistory(str(file)) if file else InMemoryHistory()
 
 
 def _keys() -> KeyBindings:

@@ -41,6 +41,7 @@ from icefloe.errors import (
 from icefloe.metadata.evolved import SchemaChange
 from icefloe.metadata.old_metadata import is_of_metadata_file, remove_old_metadata
 from icefloe.metadata.state import TableState
+from icefloe.redaction import scrubbed
 
 _LOADING_MODE = "snapshot-loading-mode"
 
@@ -60,6 +61,7 @@ def refuse_partial_history(catalog: Catalog) -> None:
         )
 
 
+@scrubbed()
 def load_table(catalog: Catalog, name: str, uuid: UUID | None = None) -> IcebergTable:
     """The table as it is now; a catalog that is busy counts as a lost race.
 

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from icefloe import columns
-from icefloe.bitmaps import as_words, unite
+from icefloe.bitmaps import MOST_ROWS, as_words, unite
 from icefloe.errors import UnsupportedTableError
 from icefloe.execute.file_keys import FileKeys
 from icefloe.execute.hidden_nans import guarded, may_hide_nans
@@ -324,6 +324,13 @@ def _of_file(candidate: Candidate, contents: Mapping[str, Deleted]) -> BitMap64:
     if united and united.max() >= candidate.live.rows:
         # Positions that the file does not have would make it look emptier than it is.
         united.remove_range(candidate.live.rows, int(united.max()) + 1)
+    if united and united.max() >= MOST_ROWS:
+        raise UnsupportedTableError(
+            f"Position {united.max()} of {candidate.path} is deleted, which the table's metadata "
+            f"says has {candidate.live.rows} rows. icefloe applies position deletes to files of "
+            f"up to {MOST_ROWS} rows. Check the file's row count, and compact the table with the "
+            "engine that wrote it."
+        )
     return united
 
 

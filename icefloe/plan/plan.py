@@ -12,6 +12,7 @@ from icefloe.metadata.state import TableState
 from icefloe.plan.auto import rewritten_above
 from icefloe.plan.files import Candidate, FilePlan, SkippedFile
 from icefloe.plan.in_place import why_nothing_is_copied
+from icefloe.redaction import redacted
 from icefloe.settings import Isolation, UpdateKind, UpdateMode
 from icefloe.statements import Options, RowStatement
 
@@ -77,7 +78,7 @@ class Plan:
         return sum(file.action is not FileAction.DROP for file in self.files)
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        return redacted("\n".join(_lines(self)))
 
 
 def plan_statement(

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from icefloe.errors import TableNotFoundError
 from icefloe.frames import frame_of
 from icefloe.quoting import quote
+from icefloe.redaction import shown_properties
 from icefloe.schemas.partitions import partition_by_text
 from icefloe.schemas.spark_types import spark_type
 from icefloe.sql.names import full_name
@@ -47,8 +48,8 @@ def run_show(statement: Show, lake: Lake) -> DataFrame:
         case ShowCreateTable(table):
             return text_frame("createtab_stmt", [_create_text(full_name(table), lake)], lake.spark)
         case ShowProperties(table):
-            found = sorted(lake.table(full_name(table)).properties.items())
-            return _frame(("key", "value"), found, lake.spark)
+            found = shown_properties(lake.table(full_name(table)).properties)
+            return _frame(("key", "value"), list(found.items()), lake.spark)
 
 
 def text_frame(name: str, values: Sequence[str], spark: SparkSession) -> DataFrame:
@@ -106,7 +107,7 @@ def _describe(statement: Describe, lake: Lake) -> DataFrame:
             ("Format version", str(table.format_version), ""),
             ("Current snapshot", str(table.snapshot_id), ""),
         ]
-        rows += [(key, value, "") for key, value in sorted(table.properties.items())]
+        rows += [(key, value, "") for key, value in shown_properties(table.properties).items()]
     return _frame(("col_name", "data_type", "comment"), rows, lake.spark)
 
 
@@ -118,7 +119,7 @@ def _create_text(full: str, lake: Lake) -> str:
     if parts := partition_by_text(iceberg.spec(), iceberg.schema()):
         text.append(f"PARTITIONED BY ({', '.join(parts)})")
     version = {"format-version": str(iceberg.metadata.format_version)}
-    properties = sorted({**iceberg.properties, **version}.items())
+    properties = shown_properties({**iceberg.properties, **version}).items()
     listed = ",\n".join(
         f"  {string_literal(key)} = {string_literal(value)}" for key, value in properties
     )
