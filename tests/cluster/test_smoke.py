@@ -14,9 +14,11 @@ from pyspark.sql import functions as F
 from tables import data_files, delete_files, rows, snapshots, summary
 
 import icefloe
+from icefloe import publishing
 from icefloe.errors import (
     CardinalityError,
     ColumnNotFoundError,
+    ConflictError,
     ConstraintError,
     NullabilityError,
     ParseError,
@@ -24,6 +26,7 @@ from icefloe.errors import (
     StatementError,
     TypeMismatchError,
 )
+from icefloe.session import READS_BY_ID
 
 pytestmark = pytest.mark.cluster
 
@@ -313,3 +316,35 @@ def test_sql(lake, spark, mode):
             lake.sql(text)
         assert (raised.value.line, raised.value.column) == place
     assert not [view.name for view in spark.catalog.listTables() if "icefloe" in view.name]
+
+
+def test_a_session_that_was_reset(table_of, lake, mode):
+    """Statements and new scans read by field id again; a scan from before fails when it is run."""
+    table = table_of(SCHEMA, ROWS, mode=mode)
+    table.rename_column("name", "title")
+    frame = table.scan(["id", "title"], where="id = 3")
+    lake.spark.conf.unset(READS_BY_ID)
+    with pytest.raises(Exception, match=READS_BY_ID):
+        frame.collect()
+    table.update().set("v", "v + 1").where("title = 'name-3'").execute()
+    lake.spark.conf.unset(READS_BY_ID)
+    table.compact()
+    assert table.scan(["id", "title", "v"], where="id = 3").collect() == [(3, "name-3", 2.5)]
+
+
+def test_a_merge_whose_matched_row_was_deleted(table_of, lake, monkeypatch):
+    """Whether it was matched is looked at by a job of its own."""
+    table = table_of(SCHEMA, ROWS)
+    publish, deletes = publishing.publish, ["id = 3", "id = 4"]
+
+    def delete_first(commit):
+        if deletes:
+            condition = deletes.pop()
+            table.delete().where(condition).execute()
+        return publish(commit)
+
+    source = [{"id": 4, "name": "x", "v": 0.0}, {"id": 99, "name": "new", "v": 1.0}]
+    merge = table.merge(source, on=["id"]).when_not_matched().insert_all()
+    monkeypatch.setattr(publishing, "publish", delete_first)
+    with pytest.raises(ConflictError, match="source matched"):
+        merge.execute()

@@ -8,6 +8,7 @@ refused is asked of DuckDB by a query. To run one program again:
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -59,6 +60,15 @@ def random_clause(maker: Maker) -> Clause:
     return Clause(when, condition, "update", None if star else seeing.assignments())
 
 
+def reachable(clauses: Iterable[Clause]) -> list[Clause]:
+    """Without those after an unconditional one of their kind, which are refused."""
+    kept: list[Clause] = []
+    for clause in clauses:
+        if not any(k.when == clause.when and k.condition is None for k in kept):
+            kept.append(clause)
+    return kept
+
+
 def random_source(maker: Maker) -> pa.Table:
     """Mostly one row for a key, since most programs would be refused otherwise."""
     found = [maker.row() for _ in range(maker.random.choice([0, 1, 3, 6, 12]))]
@@ -102,7 +112,7 @@ class Program:
 
     def merge(self, spark: Any) -> None:
         source, on = random_source(self.maker), self.luck.choice(CONDITIONS)
-        clauses = [random_clause(self.maker) for _ in range(self.luck.randint(1, 4))]
+        clauses = reachable(random_clause(self.maker) for _ in range(self.luck.randint(1, 4)))
         options = {"mode": self.luck.choice(MODES)}
         options |= {"duplicates": "first"} if self.luck.random() < 0.25 else {}
         options |= self.luck.choice([{}, {}, {}, {"enable_dpp": False}, {"dpp_max_partitions": 1}])
