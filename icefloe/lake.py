@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -270,7 +271,7 @@ def open_catalog(
         raise StatementError(
             "connect() needs a warehouse folder, a catalog, or catalog properties such as uri=."
         )
-    return _embedded(Path(warehouse).expanduser().absolute())
+    return _embedded(_plain(warehouse))
 
 
 def _load(name: str, properties: dict[str, Any]) -> Catalog:
@@ -301,10 +302,15 @@ def _embedded(folder: Path) -> Catalog:
     )
 
 
+def _plain(folder: str | Path) -> Path:
+    """The folder's path without `..`, which Spark and Iceberg spell each in its way."""
+    return Path(os.path.abspath(Path(folder).expanduser()))  # noqa: PTH100 - follows no link
+
+
 def _uri(warehouse: str | Path) -> str:
     """A warehouse given as a folder, as a URI; other locations as they are."""
     text = str(warehouse)
-    return text if "://" in text else f"file://{Path(text).expanduser().absolute()}"
+    return text if "://" in text else f"file://{_plain(text)}"
 
 
 def _refuse_location(name: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any
@@ -18,8 +18,8 @@ from urllib.parse import parse_qsl, quote, quote_plus, unquote, unquote_plus, ur
 MASK = "*********(redacted)"  # as Spark writes it
 
 _SHORTEST = 4
-_DISTINCT = 8  # shorter secrets may be part of a common word: only whole words are masked
-_MOST = 2000  # tokens that servers issue for each table are dropped in their order
+DISTINCT = 8  # shorter secrets may be part of a common word: only whole words are masked
+_MOST = 500  # tokens that servers issue for each table are dropped in their order
 _NAMES = re.compile(
     r"passw|passphrase|pwd|secret|token|credential|authorization|signature|"
     r"(access|account|shared|api|private|customer|sse)[-_.]?key|"
@@ -40,23 +40,23 @@ _ESCAPED = {"'": r"\\*'", '"': r'\\*"', "\\": r"\\+", "\n": r"(?:\n|\\+n)", "\t"
 
 
 class _Registry:
-    """The secrets of this process, and the pattern that finds them."""
+    """The secrets of this process, and the patterns that find them."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._known: dict[str, None] = {}  # in the order of registration
-        self.pattern: re.Pattern[str] | None = None
+        self._known: dict[str, re.Pattern[str]] = {}  # in the order of registration
+        self.patterns: tuple[re.Pattern[str], ...] = ()  # of the longest first
 
     def add(self, secrets: set[str]) -> None:
         """Register some more; of too many the oldest are dropped."""
         with self._lock:
             if not (new := secrets - self._known.keys()):
                 return
-            self._known.update(dict.fromkeys(sorted(new)))
+            self._known.update({secret: re.compile(_masked_form(secret)) for secret in sorted(new)})
             for oldest in list(self._known)[: max(0, len(self._known) - _MOST)]:
                 del self._known[oldest]
             longest_first = sorted(self._known, key=len, reverse=True)
-            self.pattern = re.compile("|".join(map(_masked_form, longest_first)))
+            self.patterns = tuple(self._known[secret] for secret in longest_first)
 
 
 _registry = _Registry()
@@ -67,12 +67,19 @@ def names_secret(key: str) -> bool:
     return bool(_NAMES.search(key)) and not _PLAIN.search(key)
 
 
-def register(properties: Mapping[str, object]) -> None:
-    """Keep the secrets among these properties out of every message from now on."""
+def register(
+    properties: Mapping[str, object], *, shortest: int = 0, names: Container[str] = ()
+) -> None:
+    """Keep the secrets among these properties out of every message from now on.
+
+    None shorter than `shortest`, and none that is one of `names`: a table's property may well say
+    which column has a token.
+    """
     found = (
         form
         for key, value in properties.items()
         for secret in _secrets_in(str(key), value)
+        if len(secret) >= shortest and secret not in names
         for form in _forms(secret)
     )
     _registry.add(set(found))
@@ -80,9 +87,9 @@ def register(properties: Mapping[str, object]) -> None:
 
 def redacted(text: str) -> str:
     """A text with registered secrets and the passwords of URIs masked."""
-    pattern = _registry.pattern
-    masked = pattern.sub(MASK, text) if pattern else text
-    return _IN_TEXT.sub(rf"\1:{MASK}@", masked)
+    for pattern in _registry.patterns:
+        text = pattern.sub(MASK, text)
+    return _IN_TEXT.sub(rf"\1:{MASK}@", text)
 
 
 def shown_properties(properties: Mapping[str, str]) -> dict[str, str]:
@@ -133,9 +140,10 @@ def _scrub_one(error: BaseException) -> None:
     if (clean := redacted_texts(error.args)) != error.args:
         error.args = clean
     for name in ("strerror", "filename", "statement"):
-        value = getattr(error, name, None)
-        if (clean := redacted_texts(value)) != value:
-            setattr(error, name, clean)
+        with suppress(Exception):  # a property, perhaps: the error itself must get through
+            value = getattr(error, name, None)
+            if (clean := redacted_texts(value)) != value:
+                setattr(error, name, clean)
     if notes := getattr(error, "__notes__", None):
         notes[:] = map(redacted_texts, notes)
 
@@ -183,7 +191,7 @@ def _forms(secret: str) -> Iterator[str]:
 
 def _masked_form(secret: str) -> str:
     exact = "".join(_ESCAPED.get(mark, re.escape(mark)) for mark in secret)
-    return exact if len(secret) >= _DISTINCT else rf"(?<!\w){exact}(?!\w)"
+    return exact if len(secret) >= DISTINCT else rf"(?<!\w){exact}(?!\w)"
 
 
 class _SecretsFilter(logging.Filter):

@@ -29,6 +29,7 @@ from icefloe.errors import (
     UnsupportedTableError,
 )
 from icefloe.holds import Holds
+from icefloe.redaction import reveals
 
 log = logging.getLogger("icefloe")
 
@@ -79,9 +80,9 @@ def translated(available: Iterable[str] = ()) -> Iterator[None]:
         except IcefloeError:
             raise
         except PySparkException as error:
-            raise _as_ours(error, tuple(available)) from error
+            raise _as_ours(error, tuple(available)) from _shown(error)
         except Py4JJavaError as error:  # what PySpark has no class for: a file Spark can't read
-            raise _from_java(error) from error
+            raise _from_java(error) from _shown(error)
 
 
 def _silence() -> list[int]:
@@ -131,6 +132,11 @@ def _is_lost() -> bool:
     except TimeoutExpired:
         return False
     return True
+
+
+def _shown(error: Exception) -> Exception | None:
+    """The error below ours in a traceback; none where it shows a secret, which Spark's keep."""
+    return None if reveals(error) else error
 
 
 @contextmanager

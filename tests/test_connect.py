@@ -99,3 +99,14 @@ def test_active_session_is_used_and_closing_the_lake_does_not_stop_it(spark, tmp
     with icefloe.connect(tmp_path / "lake") as lake:
         assert lake.spark is spark
     assert spark.range(1).count() == 1
+
+
+def test_a_folder_with_dots_in_its_path(spark, tmp_path, monkeypatch):
+    """Spark and Iceberg would spell it each in its way: rows could not be found again."""
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    with icefloe.connect("../b", spark=spark) as lake:
+        table = lake.create_table("t", "id INT")
+        assert ".." not in table.location
+        table.append([{"id": 1}, {"id": 2}])
+        assert table.delete().where("id = 1").execute().rows_deleted == 1

@@ -11,6 +11,7 @@ import pyiceberg.catalog
 import pytest
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.utils.config import Config
+from pyspark.errors import AnalysisException
 from requests import ConnectionError as NoConnectionError
 from sqlalchemy.exc import OperationalError
 from typer.testing import CliRunner
@@ -19,7 +20,9 @@ import icefloe
 from icefloe import Lake, errors, redaction
 from icefloe.cli.app import app
 from icefloe.cli.failures import guarded
+from icefloe.errors import IcefloeError, StatementError, StorageError
 from icefloe.redaction import MASK, names_secret, redacted, register
+from icefloe.spark_errors import translated
 
 MARK = "Zm4rk"
 URI = f"postgresql+psycopg://{MARK}user:{MARK}p%40ss%2Furi@db.example/lake?sslpassword={MARK}query"
@@ -290,3 +293,35 @@ def test_texts_without_secrets_stay_as_they_are():
 )  # fmt: skip
 def test_names_of_secrets(key, secret):
     assert names_secret(key) is secret
+
+
+def test_an_error_of_spark_with_a_secret_is_not_in_the_traceback():
+    """Spark's exceptions keep their text where nobody can change it."""
+    register({"s3.secret-access-key": "S3CR3T-of-spark"})
+    with pytest.raises(IcefloeError) as caught, translated():
+        raise AnalysisException("bad S3CR3T-of-spark path")
+    assert "S3CR3T" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_an_error_that_cannot_be_changed_does_not_hide_ours():
+    class Fixed(OSError):
+        @property
+        def statement(self):
+            return "S3CR3T-of-fixed"
+
+    register({"s3.secret-access-key": "S3CR3T-of-fixed"})
+    with pytest.raises(StorageError, match="a failure"):
+        try:
+            raise Fixed("x")
+        except Fixed as error:
+            raise StorageError("a failure") from error
+
+
+def test_properties_of_a_table_mask_no_names(lake):
+    """A property may say which column has a token."""
+    properties = {"api.token-column": "user_identifier", "my-secret": "orders"}
+    table = lake.create_table("t", "user_identifier INT", properties=properties)
+    with pytest.raises(StatementError) as caught:
+        table.update().set("orders", "1").execute()
+    assert "'orders'" in str(caught.value)
+    assert "user_identifier" in str(caught.value)

@@ -94,7 +94,7 @@ class MergeRows:
             raise uneven(written.rows, new)
         check_carried_values(
             self._scan.state.schema,
-            [c.live.file for c in self._scan.candidates],
+            [c.live.file for c in self._candidates(self._located(written.acted, self._updates))],
             written.files,
             assigned=self.labeller.bound.updated_columns,
             added_rows=self._count(written.acted, self._inserts),

@@ -3,14 +3,14 @@
 Spark looks at `spark.sql.parquet.fieldId.read.enabled` when a query runs, which may be long after
 the scan was made. Columns that are read under names no file has would all be NULL without it. So
 such a scan carries a scalar subquery, which Spark runs before anything else: it reads one value
-that the metadata knows to be there, the same way, and raises an error where it gets NULL.
+that is known to be there, the same way, and raises an error where it gets NULL.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
@@ -18,11 +18,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from icefloe import columns
+from icefloe.execute.data_files import leaves
 from icefloe.execute.read_names import by_id_alone, names_may_be_reused
 from icefloe.execute.scan import Scan
 from icefloe.metadata.storage import locate, naming_unreadable_file
 from icefloe.plan.files import Candidate
 from icefloe.session import LOST_SETTING
+
+_BATCH_ROWS = 1024
+_FIELD_ID = b"PARQUET:field_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ def guarded(scan: Scan, rows: DataFrame) -> DataFrame:
     if not _depends_on_setting(scan):
         return rows
     proof = _proof(scan)
-    # Without a proof every value is NULL: then so is what is read either way.
+    # Without a proof every value of every file is NULL: then so is what is read either way.
     return rows if proof is None else rows.filter(_check(scan, proof).scalar())
 
 
@@ -67,51 +71,55 @@ def _check(scan: Scan, proof: _Proof) -> DataFrame:
 
 
 def _proof(scan: Scan) -> _Proof | None:
-    """The cheapest column to look at, by the manifests; by a footer where they have no counts."""
-    fields = [field for field in scan.state.schema.fields if field.field_type.is_primitive]
+    """A value to look at: by the manifests, or where they do not say, by the files themselves.
+
+    The first file that has a value in every row of some column will do. None where every value of
+    every file is NULL.
+    """
+    fields = scan.state.schema.fields
     files = [c for c in scan.read_by_id if c.live.rows]
-    proofs = [proof for c in files for field in fields if (proof := _by_metadata(c, field))]
-    if proofs:
-        return min(proofs, key=lambda proof: proof.cost)
-    unknown = [c for c in files if not c.live.file.null_value_counts]
-    if not unknown:
-        return None
-    return _by_footer(scan, min(unknown, key=lambda c: c.live.size), fields)
+    some: list[_Proof] = []
+    for candidate in files:
+        proofs = [proof for field in fields if (proof := _by_metadata(candidate, field))]
+        best = min(proofs, key=lambda proof: proof.cost, default=None)
+        if best is not None and best.in_every_row:
+            return best
+        some += proofs
+    if some:
+        return min(some, key=lambda proof: proof.cost)
+    found = (_by_reading(scan, c, fields) for c in sorted(files, key=lambda c: c.live.size))
+    return next((proof for proof in found if proof is not None), None)
 
 
 def _by_metadata(candidate: Candidate, field: NestedField) -> _Proof | None:
-    file, i = candidate.live.file, field.field_id
-    nulls = (file.null_value_counts or {}).get(i)
-    if nulls is None or nulls >= file.record_count:
+    """What the counts of NULLs say of a column: of a struct, those of its fields."""
+    file = candidate.live.file
+    ids = [leaf.field_id for leaf in leaves(Schema(field)).values() if not leaf.repeated]
+    counts = [(file.null_value_counts or {}).get(i) for i in ids]
+    nulls = min((count for count in counts if count is not None), default=file.record_count)
+    if nulls >= file.record_count:
         return None
-    size = (file.column_sizes or {}).get(i, file.file_size_in_bytes)
-    return _Proof(candidate, field, nulls == 0, size)
+    sizes = [(file.column_sizes or {}).get(i, file.file_size_in_bytes) for i in ids]
+    return _Proof(candidate, field, nulls == 0, sum(sizes))
 
 
-def _by_footer(scan: Scan, candidate: Candidate, fields: list[NestedField]) -> _Proof | None:
+def _by_reading(scan: Scan, candidate: Candidate, fields: Sequence[NestedField]) -> _Proof | None:
+    """The first column of a file that has a value, as far as the manifest leaves it open."""
+    nulls, rows = candidate.live.file.null_value_counts or {}, candidate.live.rows
     place = locate(scan.state.io, candidate.path)
-    with naming_unreadable_file(candidate.path):
-        footer = pq.read_metadata(place.path, filesystem=place.filesystem)
-    ids = _ids_of_leaves(footer)
-    for field in fields:
-        if field.field_id not in ids:
-            continue
-        leaf = ids[field.field_id]
-        groups = [footer.row_group(n).column(leaf) for n in range(footer.num_row_groups)]
-        nulls = [g.statistics.null_count for g in groups if g.statistics is not None]
-        if len(nulls) == len(groups) and sum(nulls) < footer.num_rows:
-            return _Proof(candidate, field, sum(nulls) == 0, candidate.live.size)
+    with (
+        naming_unreadable_file(candidate.path),
+        place.filesystem.open_input_file(place.path) as source,
+    ):
+        file = pq.ParquetFile(source)
+        names = {
+            int(stored.metadata[_FIELD_ID]): stored.name
+            for stored in file.schema_arrow
+            if _FIELD_ID in (stored.metadata or {})
+        }
+        for field in fields:
+            if field.field_id in names and nulls.get(field.field_id) != rows:
+                batches = file.iter_batches(_BATCH_ROWS, columns=[names[field.field_id]])
+                if any(b.num_columns and b.column(0).null_count < len(b) for b in batches):
+                    return _Proof(candidate, field, False, candidate.live.size)
     return None
-
-
-def _ids_of_leaves(footer: pq.FileMetaData) -> dict[int, int]:
-    """Places of leaf columns by the field ids of columns that are one leaf."""
-    schema = footer.schema.to_arrow_schema()
-    paths = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
-    return {
-        int(field.metadata[b"PARQUET:field_id"]): paths[field.name]
-        for field in schema
-        if not pa.types.is_nested(field.type)
-        and field.metadata
-        and b"PARQUET:field_id" in field.metadata
-    }

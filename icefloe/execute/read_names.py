@@ -26,7 +26,8 @@ def names_may_be_reused(state: TableState) -> bool:
     Schemas are numbered from 0: where one is missing, nobody knows what it called its columns.
     """
     schemas = state.metadata.schemas
-    if {schema.schema_id for schema in schemas} != set(range(len(schemas))):
+    numbers = {schema.schema_id for schema in schemas}
+    if numbers != set(range(len(schemas))) or state.metadata.current_schema_id != max(numbers):
         return True
     names = {(i, name) for schema in schemas for i, name in index_name_by_id(schema).items()}
     ids, spellings = {i for i, _ in names}, {name.lower() for _, name in names}

@@ -166,7 +166,8 @@ def _write_new_versions(
     if in_place:
         new = new.coalesce(tasks)
     written = write_data(state, new, change.statement_id, REPLACING, gather=not in_place)
-    read = [candidate.live.file for candidate in files]
+    touched = _found(change, written.acted)
+    read = [candidate.live.file for candidate in files if candidate.path in touched]
     check_carried_values(state.schema, read, written.files, assigned=change.assigned)
     return written
 

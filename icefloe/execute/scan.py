@@ -73,6 +73,11 @@ class Scan:
         """What rows have in place of their files' URIs on their way through a statement."""
         return FileKeys.of(self.candidates)
 
+    @cached_property
+    def _layouts(self) -> dict[str, PhysicalLayout]:
+        """Layouts of files without field ids; footers are read where the table has a mapping."""
+        return physical_layouts(self.state, [c.path for c in self.candidates])
+
     def over(self, candidates: Sequence[Candidate]) -> Scan:
         """The same scan over some of its files."""
         return replace(self, candidates=tuple(candidates))
@@ -100,13 +105,14 @@ class Scan:
     ) -> DataFrame:
         if not self.candidates:
             return self._no_rows(marked=only is not None)
-        layouts = physical_layouts(self.state, [c.path for c in self.candidates])
         groups: dict[tuple[bool, PhysicalLayout | None], list[Candidate]] = {}
         for candidate in self.candidates:
             needs_facts = (
                 candidate.has_deletes or candidate.lacks_identity_columns or only is not None
             )
-            groups.setdefault((needs_facts, layouts.get(candidate.path)), []).append(candidate)
+            groups.setdefault((needs_facts, self._layouts.get(candidate.path)), []).append(
+                candidate
+            )
         parts = [
             self._judged(files, layout, only)
             if needs_facts
@@ -120,7 +126,7 @@ class Scan:
         """Whether tasks may not be able to carry the columns of files over as they are."""
         nested = any(not f.field_type.is_primitive for f in self.state.schema.fields)
         evolved = nested and len(self.state.metadata.schemas) > 1
-        return evolved or bool(physical_layouts(self.state, [c.path for c in self.candidates]))
+        return evolved or bool(self._layouts)
 
     def live_rows(self, candidate: Candidate) -> int:
         """Rows of a file that position deletes leave; equality deletes are not counted."""
@@ -180,8 +186,7 @@ class Scan:
     @property
     def read_by_id(self) -> list[Candidate]:
         """Files whose columns are found by field id; of others it is known what they are called."""
-        layouts = physical_layouts(self.state, [c.path for c in self.candidates])
-        return [c for c in self.candidates if c.path not in layouts]
+        return [c for c in self.candidates if c.path not in self._layouts]
 
     def parquet(self, schema: T.StructType, paths: list[str]) -> DataFrame:
         """Spark's reader over exactly these files: no globs, no partitions out of folder names.

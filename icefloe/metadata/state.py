@@ -13,7 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from icefloe.errors import StatementError, UnsupportedTableError
-from icefloe.redaction import register
+from icefloe.redaction import DISTINCT, register
 from icefloe.settings import Settings
 
 MAIN = "main"
@@ -56,7 +56,9 @@ class TableState:
 def state_of(table: IcebergTable, name: str, branch: str = MAIN) -> TableState:
     """The newest state of a branch; a branch that is not there yet starts at main."""
     metadata = table.metadata
-    register({**table.io.properties, **metadata.properties})
+    own = metadata.properties
+    register({key: value for key, value in table.io.properties.items() if key not in own})
+    register(own, shortest=DISTINCT, names=metadata.schema().column_names)
     if metadata.format_version > 2:
         raise UnsupportedTableError(
             f"{name} has format version {metadata.format_version}; icefloe works on versions 1 "

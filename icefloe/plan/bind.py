@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -13,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from sqlglot import exp
 
+from icefloe.columns import PREFIX
 from icefloe.errors import (
     ColumnNotFoundError,
     NullabilityError,
@@ -33,7 +33,7 @@ from icefloe.statements import Condition, Expression, RowStatement
 # is read itself is seen as it is read.
 ResolveTables = Callable[[str, TableState], str]
 
-_STAR_OF_COLUMN = re.compile(r"[(,] ?(?:[\w`]+\.)*\*[,)]")
+_PROBE = f"{PREFIX}probe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,27 +101,36 @@ def bind_condition(
         raise StatementError(
             f"A condition is SQL text or a Column, not {type(where).__name__} {where!r}."
         )
-    refuse_star(where)
+    refuse_star(where, rows)
     if isinstance(where, str) and not where.strip():
         raise StatementError("The condition is empty. Leave it out to take every row.")
     with translated(names), of_one_row(f"The condition {str(where)!r}"):
         condition = expression(resolve(where)) if isinstance(where, str) else where
         analyse(rows.filter(condition))
-    other = rows.sparkSession.range(0).select(F.col("id").alias("_icefloe_probe"))
+    other = rows.sparkSession.range(0).select(F.col("id").alias(_PROBE))
     refuse_nondeterministic(rows, other, condition, where)
     return condition
 
 
-def refuse_star(given: Expression) -> None:
+def refuse_star(given: Expression, rows: DataFrame) -> None:
     """`struct(*)` would take the columns too that icefloe adds to rows while it works on them."""
-    if isinstance(given, Column):
-        has_star = _STAR_OF_COLUMN.search(str(given)) is not None
-    else:
-        tree = parse_expression(given) if isinstance(given, str) and "*" in given else None
-        stars = tree.find_all(exp.Star) if tree is not None else ()
-        has_star = any(star.find_ancestor(exp.Select, exp.Count) is None for star in stars)
-    if has_star:
+    if _has_star_of_column(given, rows) if isinstance(given, Column) else _has_star(given):
         raise StatementError(f"{str(given)!r} has a star. Name the columns that it stands for.")
+
+
+def _has_star(given: Expression) -> bool:
+    tree = parse_expression(given) if isinstance(given, str) and "*" in given else None
+    stars = tree.find_all(exp.Star) if tree is not None else ()
+    return any(star.find_ancestor(exp.Select, exp.Count) is None for star in stars)
+
+
+def _has_star_of_column(given: Column, rows: DataFrame) -> bool:
+    """Whether a Column has a star: Spark then names it by the columns that are there, ours too."""
+    try:
+        shown = analyse(rows.select(F.lit(0).alias(_PROBE), "*").select(given))
+    except PySparkException:
+        return False  # what is wrong with it is said where it is bound
+    return any(_PROBE in field.name for field in shown.fields)
 
 
 def refuse_nondeterministic(
@@ -153,7 +162,7 @@ def bind_assignments(
     if not assignments:
         return {}
     for _, given in assignments:
-        refuse_star(given)
+        refuse_star(given, rows)
     targets = [_target(name, schema) for name, _ in assignments]
     _refuse_twice(assignments, targets)
     with translated(schema.names):

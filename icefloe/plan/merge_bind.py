@@ -175,7 +175,7 @@ class _Binder:
             raise StatementError(
                 "The MERGE has no condition. Give `on`, as 'target.id = source.id'."
             )
-        refuse_star(on)
+        refuse_star(on, self.target.crossJoin(self.source))
         with translated(self.available):
             condition = expression(self.resolve(on)) if isinstance(on, str) else on
         refuse_nondeterministic(self.target, self.source, condition, on)

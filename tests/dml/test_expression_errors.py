@@ -168,3 +168,6 @@ def test_names_of_columns_with_stars_are_none(table):
     """A product is no star."""
     assert table.update().set("b", "a * 2").where("a * 1 = 1").execute().rows_updated == 1
     assert table.update().set("b", F.col("a") * 3).execute().rows_updated == 2
+    assert table.delete().where(F.col("s").rlike("(zoo.*)")).execute().rows_deleted == 0
+    named = F.regexp_extract("s", "(x.*)", 1)
+    assert table.update().set("s", named).where(F.col("s") != "(*)").execute().rows_updated == 1

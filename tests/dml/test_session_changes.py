@@ -176,20 +176,41 @@ def test_rows_that_equality_deletes_hide_stay_hidden(table_of, lake):
     assert rows(table) == [(1, "a")]
 
 
-def test_a_table_without_counts_in_its_metadata(table_of, lake):
-    """Then the footer of a file says where a value is."""
-    table = table_of(
-        "id BIGINT, name STRING",
-        [{"id": None, "name": "a"}, {"id": None, "name": None}],
-        properties={"write.metadata.metrics.default": "none"},
-    )
-    table.rename_column("name", "title")
-    frame = table.scan()
-    assert len(frame.collect()) == 2
+NONE, COUNTS = "write.metadata.metrics.default", "write.metadata.metrics.column.id"
+UNUSUAL = {
+    "no counts": ("id BIGINT, v STRING", {"id": None, "v": "a"}, {NONE: "none"}),
+    "counts of one column": (
+        "id BIGINT, v STRING, w STRING",
+        {"id": None, "v": "a", "w": "b"},
+        {NONE: "none", COUNTS: "counts"},
+    ),
+    "a struct": ("v STRUCT<x: INT>", {"v": {"x": 1}}, {}),
+    "a struct beside NULL": ("id BIGINT, v STRUCT<x: INT>", {"id": None, "v": {"x": 1}}, {}),
+    "a list": ("id BIGINT, v ARRAY<INT>", {"id": None, "v": [1]}, {}),
+    "a map": ("v MAP<STRING, INT>", {"v": {"a": 1}}, {}),
+}
+
+
+@pytest.mark.parametrize("what", UNUSUAL)
+def test_values_that_counts_of_columns_do_not_show(table_of, lake, what):
+    """Counts of nested fields show them, or else a file is looked into."""
+    schema, row, properties = UNUSUAL[what]
+    table = table_of(schema, [row, dict.fromkeys(row)], properties=properties)
+    table.rename_column("v", "title")
+    expected = table.scan().collect()
     frame = table.scan()
     lake.spark.sql("RESET")
     with pytest.raises(LOST, match=READS_BY_ID):
         frame.collect()
+    assert table.scan().collect() == expected
+
+
+def test_rows_of_nulls_alone_need_no_check(table_of, lake):
+    table = table_of("id BIGINT, v ARRAY<INT>", [{"id": None, "v": None}])
+    table.rename_column("v", "title")
+    frame = table.scan()
+    lake.spark.sql("RESET")
+    assert frame.collect() == [(None, None)]
 
 
 def test_a_reset_while_a_statement_runs(table_of, lake, monkeypatch, mode):
