@@ -47,3 +47,12 @@ def with_clauses(merge: Any, clauses: Iterable[Clause]) -> Any:
     for clause in clauses:
         merge = clause.add_to(merge)
     return merge
+
+
+def reachable(clauses: Iterable[Clause]) -> list[Clause]:
+    """Without those after an unconditional one of their kind, which are refused."""
+    kept: list[Clause] = []
+    for clause in clauses:
+        if not any(k.when == clause.when and k.condition is None for k in kept):
+            kept.append(clause)
+    return kept

@@ -40,8 +40,6 @@ def columns_in(scan: Scan, expressions: Iterable[Column | None]) -> list[str]:
     """The table's columns that expressions may name, by their texts: rather one too many."""
     text = " ".join(str(expression) for expression in expressions).lower()
     names = [field.name for field in scan.state.schema.fields]
-    if "*" in text or "star" in text:  # every column, however Spark tells it
-        return names
     return [name for name in names if name.lower() in text]
 
 

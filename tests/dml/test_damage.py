@@ -16,6 +16,7 @@ from icefloe import Table
 from icefloe.errors import StorageError, UnsupportedTableError
 from icefloe.execute.position_deletes import read_position_deletes
 from icefloe.execute.row_counts import counted
+from icefloe.execute.scan import Scan
 from icefloe.metadata.manifests import list_manifests
 from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
 from icefloe.parquet.fields import Chunk, Element, File, Group, Meta
@@ -249,14 +250,15 @@ def test_what_fails_besides_is_told_first(plain):
     """And the footers are looked at when nothing does."""
     without_a_row(data_file(plain))
     candidates = [Candidate(file) for file in data_files(plain)]
-    with pytest.raises(ZeroDivisionError), counted(plain.iceberg.io, candidates):
+    scan = Scan(plain._lake.spark, plain._state(), tuple(candidates))
+    with pytest.raises(ZeroDivisionError), counted(scan, candidates):
         assert 1 / 0
     with (
         pytest.raises(StorageError, match="rows, the table says"),
-        counted(plain.iceberg.io, candidates),
+        counted(scan, candidates),
     ):
         pass
-    with counted(plain.iceberg.io, []):
+    with counted(scan, []):
         pass
 
 

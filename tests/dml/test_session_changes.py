@@ -142,7 +142,9 @@ SCANS = {
 
 
 @pytest.mark.parametrize("make", SCANS.values(), ids=SCANS)
-@pytest.mark.parametrize("how", ["RESET", f"SET {READS_BY_ID}=false"])
+@pytest.mark.parametrize(
+    "how", ["RESET", pytest.param(f"SET {READS_BY_ID}=false", marks=pytest.mark.slow)]
+)
 def test_a_scan_that_was_made_before_the_setting_went(table_of, lake, make, how):
     """It fails with the setting's name, or returns what it would have returned."""
     table = evolved(table_of, "merge-on-read")

@@ -39,7 +39,6 @@ def run(table, what, mode):
             " AND ".join(f"coalesce({name}, 0) >= 0" for name in COLUMNS) + " AND id < 3"
         ),
         "update": lambda: table.update().set("c1", "id").where("id < 3"),
-        "delete by a star": lambda: table.delete().where("hash(*) = hash(*) AND id < 3"),
         "upsert": lambda: table.upsert(source, on=["id"]),
     }
     return statements[what]().with_options(mode=mode).execute()
@@ -52,7 +51,6 @@ def run(table, what, mode):
         ("delete", "copy-on-write", True),
         ("delete", "auto", True),
         ("delete by all", "merge-on-read", False),
-        ("delete by a star", "merge-on-read", False),
         ("update", "merge-on-read", True),
         ("update", "copy-on-write", True),
         ("upsert", "merge-on-read", False),  # its tasks that read have no Python worker

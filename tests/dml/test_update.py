@@ -433,7 +433,7 @@ def test_nested_fields_are_assigned_by_path(table_of, mode):
     assert found[1]["tags"] == ["a", None]
     assert found[1]["m"] == {"k": 1}
     assert found[2] == {"id": 2, "p": None, "tags": None, "m": None}
-    assert found[3] == {"id": 3, "p": {"a": 4, "b": None}, "tags": ["n"], "m": {"z": 9}}
+    assert found[3] == {"id": 3, "p": {"a": 4, "b": {"c": "y"}}, "tags": ["n"], "m": {"z": 9}}
 
 
 @pytest.mark.parametrize(

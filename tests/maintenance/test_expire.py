@@ -366,7 +366,7 @@ def test_a_catalog_that_tells_some_snapshots_only_is_refused(table, lake, monkey
     """Files of the others would look as if nobody needed them."""
     monkeypatch.setitem(lake.catalog.properties, "snapshot-loading-mode", "refs")
     for call in (table.expire_snapshots, table.remove_orphans):
-        with pytest.raises(UnsupportedTableError, match=r"some snapshots only.*= all"):
+        with pytest.raises(UnsupportedTableError, match=r"branches and tags only.*= all"):
             call()
 
 

@@ -232,7 +232,7 @@ def test_result_is_told_in_the_snapshot_summary(table, mode):
 
 
 def test_struct_fields_are_assigned_by_path(table_of, mode):
-    """A struct that is NULL stays so, as in UPDATE."""
+    """A struct that is NULL becomes one whose other fields are NULL, as in UPDATE."""
     schema = "id INT, place STRUCT<city: STRING, zip: INT>, tags ARRAY<STRING>"
     one = {"id": 1, "place": {"city": "a", "zip": 1}, "tags": ["x", None]}
     table = table_of(schema, [one, {**one, "id": 2, "place": None}], mode=mode)
@@ -247,7 +247,7 @@ def test_struct_fields_are_assigned_by_path(table_of, mode):
 
     assert [tuple(r) for r in table.scan().orderBy("id").collect()] == [
         (1, ("ab", 1), ["x", None]),
-        (2, None, ["x", None]),
+        (2, (None, None), ["x", None]),
         (3, None, ["d"]),
     ]
 

@@ -8,12 +8,11 @@ refused is asked of DuckDB by a query. To run one program again:
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from merge_clauses import Clause, with_clauses
+from merge_clauses import Clause, reachable, with_clauses
 from random_programs import (
     ARROW,
     LAYOUTS,
@@ -58,15 +57,6 @@ def random_clause(maker: Maker) -> Clause:
         return Clause(when, condition, "delete", {})
     star = when == "matched" and luck.random() < 0.5
     return Clause(when, condition, "update", None if star else seeing.assignments())
-
-
-def reachable(clauses: Iterable[Clause]) -> list[Clause]:
-    """Without those after an unconditional one of their kind, which are refused."""
-    kept: list[Clause] = []
-    for clause in clauses:
-        if not any(k.when == clause.when and k.condition is None for k in kept):
-            kept.append(clause)
-    return kept
 
 
 def random_source(maker: Maker) -> pa.Table:

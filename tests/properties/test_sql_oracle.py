@@ -10,7 +10,7 @@ import random
 from typing import Any
 
 import pytest
-from merge_clauses import Clause
+from merge_clauses import Clause, reachable
 from random_programs import ARROW, LAYOUTS, SCHEMA, Maker, comparable, oracle_of, seeds
 
 NAMES = ARROW.names
@@ -77,7 +77,7 @@ class Program:
         )
 
     def merge(self) -> tuple[str, str]:
-        clauses = [self.clause() for _ in range(self.luck.randint(1, 4))]
+        clauses = reachable(self.clause() for _ in range(self.luck.randint(1, 4)))
         using = self.luck.choice(["src", "(SELECT * FROM src WHERE k > 2)"])
         head = f"MERGE INTO t AS target USING {using} AS source ON ({self.luck.choice(ON)})"
         ours = " ".join([head, *(clause.sql() for clause in clauses)])
