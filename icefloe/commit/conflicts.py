@@ -158,14 +158,13 @@ def _no_longer_matched(
 ) -> tuple[str, ...]:
     """Files that show that a row the source matched is deleted, or that it may be.
 
-    Only rows named by position can be looked at. Of rows that a compaction moved the old places
-    alone are known, so that any delete among them counts.
+    Rows that went with their file, or that are named by position, are looked at. Of rows that a
+    compaction moved the old places alone are known, so that any delete among them counts.
     """
     places = set(matched.files)
     if window.compacted_data & places:
         places |= {file.path for file in window.moved_data}
-    if gone := _gone(window, places - window.compacted_data):
-        return gone
+    gone = _gone(window, places - window.compacted_data)
     partitions = {file.partition_key for file in (*matched.files.values(), *window.moved_data)}
     by_value = tuple(
         delete.path
@@ -177,14 +176,20 @@ def _no_longer_matched(
         return by_value
     contents = read_deletes([d for d in window.added_deletes if not d.is_equality_delete])
     named = {path: rows for path, rows in contents.items() if places & set(rows)}
-    deleted: dict[str, BitMap64] = {}
+    deleted = {path: _every_row(matched.files[path]) for path in gone if path in matched.files}
     for rows in named.values():
         for path in places & set(rows):
             deleted[path] = deleted.get(path, BitMap64()) | rows[path]
-    moved = set(deleted) - set(matched.files)
+    moved = {*gone, *deleted} - set(matched.files)
     if moved or (deleted and matched.any_at(deleted)):
-        return tuple(sorted(named))
+        return (*gone, *sorted(named))
     return ()
+
+
+def _every_row(file: LiveFile) -> BitMap64:
+    rows = BitMap64()
+    rows.add_range(0, file.rows)
+    return rows
 
 
 def _missed(

@@ -315,6 +315,20 @@ def test_rows_that_no_source_row_matches_may_be_deleted(table_of, other, before_
     assert [r[0] for r in rows(table, "id")] == [1, 2, 20, 3, 4, 6, 7, 8]
 
 
+def test_a_file_without_matched_rows_may_be_dropped(table_of, other, before_commit, mode):
+    """Writers on different partitions do not block each other, whichever files were read."""
+    table = table_of(
+        SCHEMA, [row(1), row(5)], [row(2, "eu"), row(6, "eu")], mode=mode, partition_by=("region",)
+    )
+    merge = table.merge([row(1, n=5), row(3)], on=["id"]).when_not_matched().insert_all()
+    assert merge.explain().files_scanned == 2
+    before_commit(other.table(table.name).delete().where("region = 'eu'").execute)
+
+    merge.execute()
+
+    assert rows(table, "id", "n") == [(1, 0), (3, 0), (5, 0)]
+
+
 def test_a_matched_row_that_was_compacted_and_then_deleted(table_of, other, before_commit):
     """Its new place is not among the files that the MERGE read."""
     table = table_of(SCHEMA, [row(1)], [row(3)])
