@@ -12,6 +12,7 @@ from hand_made import adopted_file, publish
 from tables import data_files, rows
 
 from icefloe import Table
+from icefloe.errors import UnsupportedTableError
 from icefloe.execute.file_keys import FileKeys
 from icefloe.merge_builder import Merge
 
@@ -111,3 +112,12 @@ def test_nor_are_they_mixed_up_by_a_shuffled_join(table, statement, spark):
         test_files_whose_names_have_one_checksum_are_told_apart(table, statement)
     finally:
         spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+
+
+@pytest.mark.parametrize("path", ["file:///t/data/../../other/x.parquet", "/t/./x.parquet"])
+def test_a_path_that_may_lead_elsewhere_is_refused(path):
+    """Rows of such a file could not be found again, and the file may be another table's."""
+    candidate = SimpleNamespace(path=path)
+    with pytest.raises(UnsupportedTableError, match="may lead to another table's folder"):
+        FileKeys.of([candidate])
+    assert FileKeys.of([SimpleNamespace(path="file:///t/a..b/x.parquet")]).files
