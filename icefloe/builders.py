@@ -10,8 +10,8 @@ from icefloe.errors import StatementError
 from icefloe.plan.plan import Plan
 from icefloe.publishing import Context
 from icefloe.results import DmlResult
+from icefloe.spark.expressions import views_dropped
 from icefloe.statements import Condition, Expression, RowStatement
-from icefloe.subqueries import views_dropped
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,9 @@ from icefloe.publishing import (
     statement_files,
 )
 from icefloe.results import DmlResult
-from icefloe.session import reading_by_id
 from icefloe.settings import Isolation
-from icefloe.spark_errors import translated
+from icefloe.spark.errors import translated
+from icefloe.spark.session import reading_by_id
 from icefloe.statements import MergeStatement, RowStatement, WriteKind, WriteStatement
 
 Statement: TypeAlias = RowStatement | MergeStatement | WriteStatement

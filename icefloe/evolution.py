@@ -17,7 +17,6 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
 from pyiceberg.types import NestedField
 
-from icefloe import columns
 from icefloe.commit.swap import refuse_other_table, refuse_partial_history
 from icefloe.errors import (
     ColumnNotFoundError,
@@ -26,11 +25,12 @@ from icefloe.errors import (
     UnsupportedTableError,
 )
 from icefloe.metadata.state import TableState, at_snapshot, snapshot_as_of
-from icefloe.quoting import quote
 from icefloe.redaction import scrubbed
 from icefloe.schemas.forms import to_iceberg_schema
 from icefloe.schemas.partitions import parse_partition_by
 from icefloe.settings import normalised_properties
+from icefloe.spark import columns
+from icefloe.spark.columns import quote
 
 _FORMAT_VERSION = "format-version"
 

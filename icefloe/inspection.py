@@ -7,7 +7,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.errors import StatementError
-from icefloe.frames import frame_of
+from icefloe.spark.frames import frame_of
 
 METADATA_TABLES = ("history", "snapshots", "files", "partitions", "manifests")
 

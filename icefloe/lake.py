@@ -34,13 +34,13 @@ from icefloe.publishing import Context
 from icefloe.redaction import register, reveals, scrubbed
 from icefloe.schemas.forms import to_iceberg_schema
 from icefloe.schemas.partitions import parse_partition_by, parse_sort_by
-from icefloe.session import session_of, started
 from icefloe.settings import MODE_PROPERTIES, UpdateMode, normalised_properties
+from icefloe.spark.expressions import resolve_tables
+from icefloe.spark.session import session_of, started
+from icefloe.spark.table_names import DEFAULT_NAMESPACE
 from icefloe.sql.names import Names
 from icefloe.sql.run import SqlResult, run_sql
-from icefloe.subqueries import resolve_tables
 from icefloe.table import Table
-from icefloe.table_names import DEFAULT_NAMESPACE
 
 EMBEDDED_CATALOG = "icefloe"
 _opened: list[ref[Lake]] = []  # in the order of opening

@@ -24,8 +24,8 @@ from icefloe.predicates.lowered import UNKNOWN
 from icefloe.publishing import Context, publish_changes, row_result, statement_files
 from icefloe.results import DmlResult
 from icefloe.schemas.merged import merged_schema
-from icefloe.session import prepare
-from icefloe.spark_errors import translated
+from icefloe.spark.errors import translated
+from icefloe.spark.session import prepare
 from icefloe.statements import MergeStatement, Then, When
 
 

@@ -26,7 +26,7 @@ from icefloe.metadata.storage import remove_written_by
 from icefloe.plan.bind import ResolveTables
 from icefloe.plan.plan import Plan
 from icefloe.results import DmlResult
-from icefloe.spark_errors import telling_lost_spark, translated
+from icefloe.spark.errors import telling_lost_spark, translated
 from icefloe.statements import Options
 
 log = logging.getLogger("icefloe")

@@ -9,19 +9,19 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from icefloe import columns as names
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.execute.read_guard import guarded
 from icefloe.execute.scan import Scan
-from icefloe.expressions import expression
-from icefloe.frames import frame_of
 from icefloe.metadata.state import TableState, at_snapshot, snapshot_as_of
 from icefloe.metadata.storage import spark_uri
 from icefloe.plan.bind import lower_condition
 from icefloe.plan.files import Candidate, plan_files
 from icefloe.publishing import Context
-from icefloe.quoting import quote, quoted, selected
-from icefloe.spark_errors import of_one_row, translated
+from icefloe.spark import columns as names
+from icefloe.spark.columns import quote, quoted, selected
+from icefloe.spark.errors import of_one_row, translated
+from icefloe.spark.expressions import expression
+from icefloe.spark.frames import frame_of
 from icefloe.statements import Condition
 
 _LOCATION = f"{names.PREFIX}location"

@@ -18,12 +18,12 @@ from icefloe.errors import (
     StatementError,
     TypeMismatchError,
 )
-from icefloe.frames import frame_of
 from icefloe.metadata.state import TableState
 from icefloe.plan.bind import store
-from icefloe.quoting import quoted
 from icefloe.schemas.spark_types import spark_schema
-from icefloe.spark_errors import translated
+from icefloe.spark.columns import quoted
+from icefloe.spark.errors import translated
+from icefloe.spark.frames import frame_of
 
 
 def fit_rows(rows: object, state: TableState, spark: SparkSession) -> DataFrame:

@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 from pyspark.sql import functions as F
 from tables import data_files, delete_files, rows
 
-from icefloe import columns, errors
+from icefloe import errors
 from icefloe.bitmaps import as_array, as_bitmap, as_words, unite
 from icefloe.changes import FileChanges, RemoveFiles
 from icefloe.commit.retry import LostRaceError, with_retries
@@ -33,6 +33,7 @@ from icefloe.execute.position_deletes import (
 from icefloe.execute.write_data import find_rows, write_data
 from icefloe.metadata.files import unpartitioned_specs
 from icefloe.settings import RetryPolicy, Settings, known_properties
+from icefloe.spark import columns
 from icefloe.statements import RowStatement
 from icefloe.tasks import old_file
 from icefloe.tasks.edits import Edits

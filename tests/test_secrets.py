@@ -22,7 +22,7 @@ from icefloe.cli.app import app
 from icefloe.cli.failures import guarded
 from icefloe.errors import IcefloeError, StatementError, StorageError
 from icefloe.redaction import MASK, names_secret, redacted, register
-from icefloe.spark_errors import translated
+from icefloe.spark.errors import translated
 
 MARK = "Zm4rk"
 URI = f"postgresql+psycopg://{MARK}user:{MARK}p%40ss%2Furi@db.example/lake?sslpassword={MARK}query"

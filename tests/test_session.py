@@ -17,9 +17,9 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 import icefloe
-from icefloe import session
 from icefloe.errors import ColumnNotFoundError, SetupError, StatementError
-from icefloe.spark_errors import _told_by, translated
+from icefloe.spark import session
+from icefloe.spark.errors import _told_by, translated
 
 
 def run_script(text: str, folder: Path, **environment: str) -> str:

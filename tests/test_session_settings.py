@@ -14,8 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from icefloe.errors import StatementError
-from icefloe.session_settings import held
-from icefloe.spark_errors import translated
+from icefloe.spark.errors import translated
+from icefloe.spark.session import held
 
 KEY = "spark.sql.adaptive.enabled"
 LOGGER = "SQLQueryContextLogger"

@@ -13,9 +13,10 @@ from pyspark import SparkContext
 from test_session import run_script
 
 import icefloe
-from icefloe import Lake, session
+from icefloe import Lake
 from icefloe.lake import open_catalog
-from icefloe.started_sessions import StartedSessions
+from icefloe.spark import session
+from icefloe.spark.session import StartedSessions
 
 
 class Application:

@@ -16,7 +16,7 @@ from icefloe.cli.records import Records
 from icefloe.cli.worker import Worker
 from icefloe.lake import Lake
 from icefloe.results import DmlResult
-from icefloe.spark_errors import translated
+from icefloe.spark.errors import translated
 from icefloe.sql.parse import parse_statements
 from icefloe.sql.split import split_statements
 

@@ -8,7 +8,6 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from icefloe import columns
 from icefloe.execute.carried_values import check_carried_values
 from icefloe.execute.rewrite import uneven
 from icefloe.execute.row_counts import counted
@@ -22,10 +21,11 @@ from icefloe.execute.write_data import (
     written_names,
     written_rows,
 )
-from icefloe.frames import frame_of
 from icefloe.metadata.storage import spark_uri
 from icefloe.plan.packing import LARGE, Pack, Packing, Source
 from icefloe.schemas.transforms import partition_columns
+from icefloe.spark import columns
+from icefloe.spark.frames import frame_of
 from icefloe.tasks.write import FileLayout, write_rows
 
 _MAX_TASKS = 1000

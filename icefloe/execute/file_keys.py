@@ -12,10 +12,10 @@ from zlib import crc32
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from icefloe import columns
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.storage import spark_uri
 from icefloe.plan.files import Candidate
+from icefloe.spark import columns
 from icefloe.tasks.positions import FileKey
 
 

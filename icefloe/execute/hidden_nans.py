@@ -15,7 +15,7 @@ from pyiceberg.types import DoubleType, FloatType, IcebergType, NestedField, Str
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from icefloe.quoting import quote
+from icefloe.spark.columns import quote
 
 _NAN = float("nan")
 

@@ -22,16 +22,16 @@ from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from icefloe import columns
 from icefloe.execute.scan import Scan
 from icefloe.metadata.source_matching import Interval, KeyValues
 from icefloe.plan.merge_bind import BoundMerge
 from icefloe.plan.merge_keys import is_identical
 from icefloe.plan.merge_plan import Join, JoinShape
 from icefloe.plan.source_facts import ordinal_of
-from icefloe.quoting import quote, quote_path, quoted
-from icefloe.session import reading_by_id
-from icefloe.spark_errors import translated
+from icefloe.spark import columns
+from icefloe.spark.columns import quote, quote_path, quoted
+from icefloe.spark.errors import translated
+from icefloe.spark.session import reading_by_id
 from icefloe.statements import Duplicates, Then, When
 
 KEPT = -1  # the action of a matched row that no clause changes

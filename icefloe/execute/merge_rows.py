@@ -16,7 +16,6 @@ from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from icefloe import columns
 from icefloe.errors import CardinalityError
 from icefloe.execute.acted_rows import ActedRows
 from icefloe.execute.carried_values import check_carried_values
@@ -33,9 +32,10 @@ from icefloe.metadata.storage import delete_each
 from icefloe.plan.auto import is_rewritten
 from icefloe.plan.files import Candidate, FilePlan
 from icefloe.plan.merge_plan import JoinShape
-from icefloe.quoting import quoted
-from icefloe.session_settings import held
 from icefloe.settings import UpdateMode
+from icefloe.spark import columns
+from icefloe.spark.columns import quoted
+from icefloe.spark.session import held
 from icefloe.statements import Then
 from icefloe.tasks.positions import ChangeColumns
 

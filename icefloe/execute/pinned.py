@@ -10,9 +10,9 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from icefloe import columns
-from icefloe.session_settings import held
-from icefloe.spark_errors import cleaning_up, translated
+from icefloe.spark import columns
+from icefloe.spark.errors import cleaning_up, translated
+from icefloe.spark.session import held
 
 _COMPRESSES = "spark.sql.inMemoryColumnarStorage.compressed"
 _BATCH_ROWS = "spark.sql.inMemoryColumnarStorage.batchSize"

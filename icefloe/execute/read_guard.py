@@ -17,13 +17,13 @@ from pyiceberg.types import NestedField
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from icefloe import columns
 from icefloe.execute.data_files import leaves
 from icefloe.execute.read_names import by_id_alone, names_may_be_reused
 from icefloe.execute.scan import Scan
 from icefloe.metadata.storage import locate, naming_unreadable_file
 from icefloe.plan.files import Candidate
-from icefloe.session import LOST_SETTING
+from icefloe.spark import columns
+from icefloe.spark.session import LOST_SETTING
 
 _BATCH_ROWS = 1024
 _FIELD_ID = b"PARQUET:field_id"

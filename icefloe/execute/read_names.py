@@ -15,9 +15,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from icefloe import columns
 from icefloe.metadata.state import TableState
 from icefloe.schemas.spark_types import FIELD_ID, spark_schema, spark_type
+from icefloe.spark import columns
 
 
 def names_may_be_reused(state: TableState) -> bool:

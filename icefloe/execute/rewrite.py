@@ -16,7 +16,6 @@ from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from icefloe import columns
 from icefloe.bitmaps import as_array, as_bitmap
 from icefloe.errors import IcefloeError, StorageError
 from icefloe.execute.by_file import by_file
@@ -36,8 +35,9 @@ from icefloe.metadata.files import LiveFile
 from icefloe.metadata.storage import delete_each, locate
 from icefloe.plan.files import Candidate
 from icefloe.plan.in_place import why_through_spark
-from icefloe.quoting import quoted
 from icefloe.schemas.source_path import source_path
+from icefloe.spark import columns
+from icefloe.spark.columns import quoted
 from icefloe.tasks.new_versions import write_new_versions
 from icefloe.tasks.positions import pack, unpack
 from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_files

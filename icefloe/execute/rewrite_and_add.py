@@ -12,7 +12,6 @@ from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from icefloe import columns
 from icefloe.execute.by_file import by_file
 from icefloe.execute.rewrite import Rewriter, Rewritten
 from icefloe.execute.write_data import (
@@ -24,6 +23,7 @@ from icefloe.execute.write_data import (
     written_rows,
 )
 from icefloe.schemas.transforms import partition_columns
+from icefloe.spark import columns
 from icefloe.tasks.positions import ChangeColumns
 from icefloe.tasks.rewrite import rewrite_and_add
 

@@ -13,7 +13,6 @@ from math import ceil
 from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame
 
-from icefloe import columns
 from icefloe.changes import FileChanges
 from icefloe.execute.acted_rows import ActedRows
 from icefloe.execute.carried_values import check_carried_values
@@ -25,8 +24,9 @@ from icefloe.execute.splits import columns_in, larger_splits, times_read
 from icefloe.execute.write_data import REPLACING, WrittenRows, find_rows, write_data
 from icefloe.plan.auto import is_rewritten
 from icefloe.plan.files import Candidate, FilePlan
-from icefloe.quoting import quote
 from icefloe.settings import UpdateMode
+from icefloe.spark import columns
+from icefloe.spark.columns import quote
 
 # How much Spark gives a task to read, and of how many tasks each may write a small file.
 _TASK_BYTES = 128 * 2**20

@@ -19,7 +19,7 @@ from icefloe.metadata.files import LiveFile
 from icefloe.metadata.storage import locate, naming_unreadable_file
 from icefloe.parquet.footer import check_rows, group_rows, open_parquet
 from icefloe.plan.files import Candidate
-from icefloe.session import reading_by_id
+from icefloe.spark.session import reading_by_id
 
 _THREADS = 16
 

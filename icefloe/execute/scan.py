@@ -20,7 +20,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from icefloe import columns
 from icefloe.bitmaps import MOST_ROWS, as_words, unite
 from icefloe.errors import UnsupportedTableError
 from icefloe.execute.file_keys import FileKeys
@@ -28,15 +27,16 @@ from icefloe.execute.hidden_nans import guarded, may_hide_nans
 from icefloe.execute.name_mapping import PhysicalLayout, physical_layouts
 from icefloe.execute.position_deletes import Deleted, read_position_deletes
 from icefloe.execute.read_names import by_id_alone, names_may_be_reused, under_own_name
-from icefloe.frames import frame_of
 from icefloe.metadata.files import LiveFile, unpartitioned_specs
 from icefloe.metadata.state import TableState
 from icefloe.metadata.storage import spark_location, spark_uri
 from icefloe.plan.files import Candidate
-from icefloe.quoting import quote, quoted, selected
 from icefloe.schemas.spark_types import spark_schema, spark_type
-from icefloe.session import prepare
-from icefloe.spark_errors import translated
+from icefloe.spark import columns
+from icefloe.spark.columns import quote, quoted, selected
+from icefloe.spark.errors import translated
+from icefloe.spark.frames import frame_of
+from icefloe.spark.session import prepare
 
 _KEY_SEQUENCE = f"{columns.PREFIX}key_sequence"
 _KEY_PARTITION = f"{columns.PREFIX}key_partition"

@@ -13,7 +13,7 @@ from pyspark.sql import Column
 
 from icefloe.execute.scan import Scan
 from icefloe.metadata.files import ids_of_columns
-from icefloe.session_settings import held
+from icefloe.spark.session import held
 
 _SETTING = "spark.sql.files.maxPartitionBytes"
 _DEFAULT = 128 * 2**20

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from icefloe import columns
 from icefloe.changes import FileChanges, RemoveFiles
 from icefloe.commit.conflicts import Guard
 from icefloe.commit.snapshot import Removed
@@ -24,9 +23,10 @@ from icefloe.predicates.lowered import UNKNOWN
 from icefloe.publishing import Context, added_bytes, publish_changes, repeated, statement_files
 from icefloe.results import DmlResult
 from icefloe.schemas.spark_types import spark_schema
-from icefloe.session import reading_by_id
 from icefloe.settings import Isolation
-from icefloe.spark_errors import translated
+from icefloe.spark import columns
+from icefloe.spark.errors import translated
+from icefloe.spark.session import reading_by_id
 from icefloe.statements import Condition, Options
 
 OPERATION = "compact"

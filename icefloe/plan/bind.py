@@ -12,21 +12,20 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from sqlglot import exp
 
-from icefloe.columns import PREFIX
 from icefloe.errors import (
     ColumnNotFoundError,
     NullabilityError,
     StatementError,
     TypeMismatchError,
 )
-from icefloe.expressions import expression
-from icefloe.lexing import parse_expression
 from icefloe.metadata.state import TableState
 from icefloe.predicates.lower import lower
 from icefloe.predicates.lowered import UNKNOWN, Lowered
-from icefloe.quoting import quoted
 from icefloe.schemas.spark_types import can_store, needs_check, spark_schema
-from icefloe.spark_errors import of_one_row, translated
+from icefloe.spark.columns import PREFIX, quoted
+from icefloe.spark.errors import of_one_row, translated
+from icefloe.spark.expressions import expression
+from icefloe.spark.tokens import parse_expression
 from icefloe.statements import Condition, Expression, RowStatement
 
 # Rewrites the table names of a text with subqueries to views of the session, where the table that

@@ -10,14 +10,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from icefloe import columns
 from icefloe.errors import (
     ColumnNotFoundError,
     NullabilityError,
     SchemaMismatchError,
     StatementError,
 )
-from icefloe.expressions import expression
 from icefloe.metadata.state import TableState
 from icefloe.plan.bind import (
     ResolveTables,
@@ -35,7 +33,9 @@ from icefloe.plan.qualify import qualify
 from icefloe.predicates.lower import lower
 from icefloe.predicates.lowered import ALWAYS, UNKNOWN, Lowered
 from icefloe.schemas.spark_types import spark_schema
-from icefloe.spark_errors import of_one_row, translated
+from icefloe.spark import columns
+from icefloe.spark.errors import of_one_row, translated
+from icefloe.spark.expressions import expression
 from icefloe.statements import Condition, Expression, MergeClause, MergeStatement, Then, When
 
 

@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from sqlglot import exp
 
-from icefloe.lexing import parse_expression
-from icefloe.quoting import quoted
+from icefloe.spark.columns import quoted
+from icefloe.spark.tokens import parse_expression
 from icefloe.statements import Condition
 
 _COMPARABLE = (

@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from sqlglot import exp
 
-from icefloe.lexing import parse_expression
-from icefloe.quoting import quote
+from icefloe.spark.columns import quote
+from icefloe.spark.tokens import parse_expression
 
 
 def qualify(text: str, names: Collection[str], alias: str) -> str:

@@ -47,11 +47,11 @@ from pyspark.sql import types as T
 
 from icefloe.metadata.source_matching import Interval, KeyValues, PartitionValues
 from icefloe.plan.merge_keys import MergeKey, Sides, is_identical
-from icefloe.quoting import quote, quoted
 from icefloe.schemas.partition_values import to_record
 from icefloe.schemas.spark_types import spark_type
 from icefloe.schemas.transforms import has_value, partition_columns
-from icefloe.spark_errors import translated
+from icefloe.spark.columns import quote, quoted
+from icefloe.spark.errors import translated
 
 _CELLS = 4096
 _PREFIX_BYTES = 6  # of a text: what a double holds exactly

@@ -11,7 +11,7 @@ from icefloe.replace.statements import Replacement, ReplaceStatement, UsingState
 from icefloe.replace.using import explain_using, run_using
 from icefloe.replace.where import explain_replace, run_replace
 from icefloe.results import DmlResult
-from icefloe.subqueries import views_dropped
+from icefloe.spark.expressions import views_dropped
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from pyiceberg.transforms import IdentityTransform
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from icefloe import columns
 from icefloe.errors import (
     InvalidPredicateError,
     NonPartitionedTableError,
@@ -19,7 +18,6 @@ from icefloe.errors import (
 )
 from icefloe.metadata.state import TableState
 from icefloe.plan.bind import store
-from icefloe.quoting import quote_path, quoted
 from icefloe.replace.bind import SourceColumn, partitioning_fields, source_columns
 from icefloe.replace.match import NULL, values_of
 from icefloe.replace.translate import sql_literal, sql_text
@@ -28,7 +26,9 @@ from icefloe.schemas.partition_values import to_record
 from icefloe.schemas.source_path import source_path
 from icefloe.schemas.spark_types import spark_schema
 from icefloe.schemas.transforms import partition_columns
-from icefloe.spark_errors import translated
+from icefloe.spark import columns
+from icefloe.spark.columns import quote_path, quoted
+from icefloe.spark.errors import translated
 
 _MOST_PARTITIONS = 1000
 

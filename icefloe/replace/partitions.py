@@ -17,11 +17,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from icefloe import columns
 from icefloe.commit.committer import already_done
 from icefloe.engine import run
 from icefloe.execute.write_data import write_data
-from icefloe.frames import frame_of
 from icefloe.metadata.manifests import list_manifests
 from icefloe.metadata.state import TableState
 from icefloe.plan.files import plan_files
@@ -35,6 +33,8 @@ from icefloe.replace.tuples import (
 )
 from icefloe.results import DmlResult
 from icefloe.schemas.transforms import partition_columns
+from icefloe.spark import columns
+from icefloe.spark.frames import frame_of
 from icefloe.statements import WriteKind, WriteStatement
 
 

@@ -22,7 +22,6 @@ from pyiceberg.types import (
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from icefloe import columns
 from icefloe.commit.committer import already_done
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.execute.explained import with_footers
@@ -35,7 +34,6 @@ from icefloe.plan.plan import Plan
 from icefloe.predicates.leaves import Column, Comparison, compare
 from icefloe.predicates.lowered import UNKNOWN, Lowered, all_of
 from icefloe.publishing import Context, repeated, statement_files
-from icefloe.quoting import quoted
 from icefloe.replace.removal import Removal, plan_removal, replace_rows
 from icefloe.replace.statements import UsingStatement
 from icefloe.replace.translate import sql_literal
@@ -47,6 +45,8 @@ from icefloe.replace.tuples import (
 )
 from icefloe.results import DmlResult
 from icefloe.rows import fit_rows
+from icefloe.spark import columns
+from icefloe.spark.columns import quoted
 
 OPERATION = "replace_using"
 COLUMNS_KEY = "icefloe.using"

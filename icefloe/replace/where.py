@@ -11,7 +11,6 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from icefloe import columns
 from icefloe.changes import FileChanges, RemoveFiles
 from icefloe.commit.committer import already_done
 from icefloe.commit.conflicts import Guard
@@ -41,6 +40,7 @@ from icefloe.replace.translate import as_condition
 from icefloe.results import DmlResult
 from icefloe.rows import fit_rows
 from icefloe.settings import UpdateKind
+from icefloe.spark import columns
 from icefloe.statements import RowStatement
 
 log = logging.getLogger("icefloe")

@@ -12,11 +12,11 @@ from pyspark.errors import ParseException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructType
 
-from icefloe import columns
 from icefloe.errors import ParseError, StatementError
 from icefloe.schemas.from_arrow import from_arrow
 from icefloe.schemas.from_spark import from_spark
 from icefloe.schemas.spark_types import spark_schema
+from icefloe.spark import columns
 
 
 def to_iceberg_schema(schema: object) -> Schema:

@@ -9,9 +9,9 @@ from pyiceberg import types as ice
 from pyiceberg.schema import Schema
 from pyspark.sql import types as sp
 
-from icefloe import columns
 from icefloe.errors import StatementError
 from icefloe.schemas.from_spark import from_spark_type
+from icefloe.spark import columns
 
 
 def merged_schema(

@@ -31,9 +31,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as sp
 
 from icefloe.errors import UnsupportedTableError
-from icefloe.quoting import quoted
 from icefloe.schemas.source_path import source_path
 from icefloe.schemas.spark_types import spark_type
+from icefloe.spark.columns import quoted
 from icefloe.tasks import murmur3
 
 _SECOND_MICROS = 1_000_000

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from icefloe.errors import ParseError
-from icefloe.lexing import Kind, Token, tokenize
+from icefloe.spark.table_names import closing, name_at
+from icefloe.spark.tokens import Kind, Token, tokenize
 from icefloe.sql.split import Piece
 from icefloe.sql.strings import string_value
 from icefloe.sql.syntax import Name, Slice
-from icefloe.table_names import closing, name_at
 
 _OPENING = frozenset("([{")
 _CLOSING = frozenset(")]}")

@@ -15,6 +15,8 @@ from icefloe.publishing import Context
 from icefloe.results import DmlResult
 from icefloe.schemas.spark_types import spark_schema
 from icefloe.settings import UpdateKind
+from icefloe.spark.expressions import resolve_tables, views_dropped
+from icefloe.spark.table_names import table_names, unqualified
 from icefloe.sql import syntax
 from icefloe.sql.inserts import explain_insert, explain_truncate, run_insert
 from icefloe.sql.names import Names, full_name
@@ -26,8 +28,6 @@ from icefloe.statements import (
     WriteKind,
     WriteStatement,
 )
-from icefloe.subqueries import resolve_tables, views_dropped
-from icefloe.table_names import table_names, unqualified
 
 _ALL_OF = "SELECT * FROM "
 

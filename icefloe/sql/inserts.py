@@ -10,10 +10,8 @@ from pyspark.sql.types import StructType
 
 from icefloe.engine import run
 from icefloe.errors import ColumnNotFoundError, ReplaceWhereError, SchemaMismatchError
-from icefloe.expressions import expression
 from icefloe.metadata.state import MAIN, TableState
 from icefloe.publishing import Context
-from icefloe.quoting import quote, quoted
 from icefloe.replace.partitions import overwrite_partitions
 from icefloe.replace.statements import Replacement, ReplaceStatement, Scope, UsingStatement
 from icefloe.replace.using import explain_using, run_using
@@ -21,7 +19,9 @@ from icefloe.replace.where import explain_replace, run_replace
 from icefloe.results import DmlResult
 from icefloe.rows import fit_rows
 from icefloe.schemas.spark_types import spark_schema
-from icefloe.spark_errors import translated
+from icefloe.spark.columns import quote, quoted
+from icefloe.spark.errors import translated
+from icefloe.spark.expressions import expression
 from icefloe.sql.names import Names
 from icefloe.sql.queries import run_query
 from icefloe.sql.syntax import Insert, InsertKind

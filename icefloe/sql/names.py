@@ -12,13 +12,13 @@ from pyspark.sql import functions as F
 
 from icefloe.errors import StatementError
 from icefloe.inspection import METADATA_TABLES, metadata_table
-from icefloe.lexing import Kind, tokenize
 from icefloe.metadata.state import TableState, state_of
 from icefloe.reading import read_rows
-from icefloe.spark_errors import translated
+from icefloe.spark.errors import translated
+from icefloe.spark.table_names import DEFAULT_NAMESPACE, TableName, Travel
+from icefloe.spark.tokens import Kind, tokenize
 from icefloe.sql.strings import string_value
 from icefloe.sql.syntax import Name
-from icefloe.table_names import DEFAULT_NAMESPACE, TableName, Travel
 
 if TYPE_CHECKING:
     from icefloe.lake import Lake

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from icefloe.errors import StatementError
+from icefloe.spark.table_names import QUERY_STARTS
 from icefloe.sql.cursor import Cursor
 from icefloe.sql.properties import add_property, parse_properties, parse_property
 from icefloe.sql.syntax import (
@@ -24,7 +25,6 @@ from icefloe.sql.syntax import (
     ShowTables,
     Slice,
 )
-from icefloe.table_names import QUERY_STARTS
 
 DDL = ("CREATE", "DROP", "ALTER")
 SHOW = ("DESCRIBE", "DESC", "SHOW")

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from icefloe.lexing import Kind
+from icefloe.spark.table_names import (
+    FOLLOWERS,
+    QUERY_STARTS,
+    closing,
+    name_at,
+    operand_end,
+    rows_end,
+)
+from icefloe.spark.tokens import Kind
 from icefloe.sql.cursor import Cursor
 from icefloe.sql.syntax import (
     Clause,
@@ -18,7 +26,6 @@ from icefloe.sql.syntax import (
     Update,
 )
 from icefloe.statements import Then, When
-from icefloe.table_names import FOLLOWERS, QUERY_STARTS, closing, name_at, operand_end, rows_end
 
 DML = ("INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE", "OPTIMIZE")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from icefloe.errors import StatementError
-from icefloe.lexing import Kind
 from icefloe.settings import known_properties
+from icefloe.spark.tokens import Kind
 from icefloe.sql.cursor import Cursor
 from icefloe.sql.strings import string_value
 

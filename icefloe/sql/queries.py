@@ -12,12 +12,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from icefloe.errors import IcefloeError, ParseError
-from icefloe.expressions import expression
-from icefloe.quoting import quote
-from icefloe.spark_errors import translated
+from icefloe.spark.columns import quote
+from icefloe.spark.errors import translated
+from icefloe.spark.expressions import expression
+from icefloe.spark.table_names import TableName, rename_tables, table_names
 from icefloe.sql.names import Names
 from icefloe.sql.syntax import Ctes, Slice
-from icefloe.table_names import TableName, rename_tables, table_names
 
 _ALL_OF = " SELECT * FROM "
 _CLASSIC_VIEW = len("_pyspark_") + 32  # as long as the names that spark.sql gives to frames

@@ -12,11 +12,11 @@ from pyiceberg.types import NestedField
 from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.errors import TableNotFoundError
-from icefloe.frames import frame_of
-from icefloe.quoting import quote
 from icefloe.redaction import shown_properties
 from icefloe.schemas.partitions import partition_by_text
 from icefloe.schemas.spark_types import spark_type
+from icefloe.spark.columns import quote
+from icefloe.spark.frames import frame_of
 from icefloe.sql.names import full_name
 from icefloe.sql.strings import string_literal
 from icefloe.sql.syntax import (

@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.errors import StatementError
-from icefloe.frames import frame_of
-from icefloe.spark_errors import translated
+from icefloe.spark.errors import translated
+from icefloe.spark.frames import frame_of
 
 
 def source_frames(sources: Mapping[str, object], spark: SparkSession) -> dict[str, DataFrame]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from icefloe.lexing import Kind, tokenize
+from icefloe.spark.tokens import Kind, tokenize
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from icefloe.errors import (
     StatementError,
     TypeMismatchError,
 )
-from icefloe.session import READS_BY_ID
+from icefloe.spark.session import READS_BY_ID
 
 pytestmark = pytest.mark.cluster
 

@@ -17,7 +17,7 @@ from tables import rows, snapshots
 import icefloe
 from icefloe.errors import SetupError, StorageError
 from icefloe.execute import row_changes, scan
-from icefloe.session import READS_BY_ID
+from icefloe.spark.session import READS_BY_ID
 
 OLD = date(1500, 3, 1)
 DATA = [
@@ -247,8 +247,8 @@ def test_values_that_the_reader_lost_are_never_published(table_of, lake, monkeyp
     table = evolved(table_of, mode, partition_by)
     before = snapshots(table)
     monkeypatch.setattr(scan, "prepare", lambda _session: None)
-    monkeypatch.setattr("icefloe.session.prepare", lambda _session: None)
-    monkeypatch.setattr("icefloe.session._NEEDED", {READS_BY_ID: "false"})
+    monkeypatch.setattr("icefloe.spark.session.prepare", lambda _session: None)
+    monkeypatch.setattr("icefloe.spark.session._NEEDED", {READS_BY_ID: "false"})
     lake.spark.conf.set(READS_BY_ID, "false")
 
     with pytest.raises(StorageError, match="does not agree with the table's metadata"):

@@ -8,7 +8,7 @@ import pytest
 from tables import rows
 
 from icefloe.execute import row_changes, splits
-from icefloe.session_settings import held
+from icefloe.spark.session import held
 
 SETTING = "spark.sql.files.maxPartitionBytes"
 COLUMNS = [f"c{i}" for i in range(12)]

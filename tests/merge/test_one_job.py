@@ -11,7 +11,7 @@ from icefloe.errors import CardinalityError
 from icefloe.execute.merge_rows import MergeRows
 from icefloe.execute.scan import Scan
 from icefloe.plan import merge_plan
-from icefloe.session_settings import held
+from icefloe.spark.session import held
 
 COW = "copy-on-write"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from icefloe.lexing import Kind, tokenize
+from icefloe.spark.tokens import Kind, tokenize
 from icefloe.sql.split import Piece, is_complete, split_statements
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from icefloe.spark.table_names import Travel, rename_tables, table_names, unqualified
 from icefloe.sql.strings import string_literal, string_value
-from icefloe.table_names import Travel, rename_tables, table_names, unqualified
 
 
 @pytest.mark.parametrize(

@@ -2,24 +2,170 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from threading import Lock, RLock
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from icefloe.errors import SetupError
-from icefloe.started_sessions import StartedSessions
+
+log = logging.getLogger("icefloe")
+
+
+# -------------------------------------------------------------------------------------------------
+# Changes that are in force for as long as someone holds them, in whichever thread.
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Holds(Generic[K, V]):
+    """Counts the holders of each key: the first changes something, the last restores it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._holders: dict[K, tuple[int, V]] = {}  # how many, and what to restore
+
+    @contextmanager
+    def hold(self, key: K, change: Callable[[], V], restore: Callable[[V], None]) -> Iterator[None]:
+        """Run the block with the change in force.
+
+        `change` returns what `restore` gets. Restoring must not hide the outcome of the block, so
+        that its failure (the session has ended, most often) is only logged.
+        """
+        with self._lock:
+            count, before = self._holders[key] if key in self._holders else (0, change())
+            self._holders[key] = (count + 1, before)
+        try:
+            yield
+        finally:
+            with self._lock:
+                count, before = self._holders.pop(key)
+                if count > 1:
+                    self._holders[key] = (count - 1, before)
+                else:
+                    _attempt(restore, before)
+
+
+def _attempt(restore: Callable[[V], None], before: V) -> None:
+    try:
+        restore(before)
+    except Exception as error:  # noqa: BLE001 - see `hold`
+        log.debug("could not restore %r: %r", before, error)
+
+
+# -------------------------------------------------------------------------------------------------
+# Settings of a Spark session that hold for a moment.
+
+_held: Holds[tuple[str, str], str] = Holds()
+
+
+def held(spark: SparkSession, key: str, value: str) -> AbstractContextManager[None]:
+    """Set a session's setting for the time of the block, which may be run by several threads.
+
+    The first holder keeps the value that was there, the last one brings it back.
+    """
+
+    def change() -> str:
+        before = str(spark.conf.get(key))
+        spark.conf.set(key, value)
+        return before
+
+    return _held.hold((_identity(spark), key), change, lambda before: spark.conf.set(key, before))
+
+
+def _identity(spark: Any) -> str:
+    """What all Python objects of one session share."""
+    java = getattr(spark, "_jsparkSession", None)  # Spark Connect refuses it as an attribute
+    return str(spark.session_id if java is None else java.sessionUUID())
+
+
+# -------------------------------------------------------------------------------------------------
+# Which lakes use the Spark sessions that icefloe started; the last of them stops its session.
+
+
+class StartedSessions:
+    """Sessions that icefloe started and may stop; lakes are held weakly."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._users: list[tuple[SparkSession, WeakSet[object]]] = []
+
+    def add(self, session: SparkSession) -> None:
+        """Take a session that was just started; those that have ended are forgotten."""
+        with self._lock:
+            self._users = [(one, users) for one, users in self._users if _is_running(one)]
+            if self._users_of(session) is None:
+                self._users.append((session, WeakSet()))
+
+    def hand_over(self, session: SparkSession) -> None:
+        """The caller passed the session in: it is theirs from now on, whoever started it."""
+        with self._lock:
+            self._users = [pair for pair in self._users if not _same(pair[0], session)]
+
+    def used_by(self, user: object, find: Callable[[], SparkSession]) -> SparkSession:
+        """The session that `find` finds or starts, which `user` uses until it is released."""
+        with self._lock:
+            session = find()
+            users = self._users_of(session)
+            if users is not None and user is not None:
+                users.add(user)
+            return session
+
+    def release(self, user: object) -> None:
+        """End a lake's use of its session; the last one's stops a session that icefloe started."""
+        with self._lock:
+            for session, users in list(self._users):
+                if user not in users:
+                    continue
+                users.discard(user)
+                if not users:
+                    self.hand_over(session)
+                    _stop(session)
+
+    def _users_of(self, session: SparkSession) -> WeakSet[object] | None:
+        return next((users for one, users in self._users if _same(one, session)), None)
+
+
+def _same(one: SparkSession, other: SparkSession) -> bool:
+    """Whether stopping one stops the other: classic sessions share their application."""
+    return one is other or _application(one) == _application(other)
+
+
+def _application(session: Any) -> object:
+    context = getattr(session, "sparkContext", None)  # Spark Connect refuses it as an attribute
+    return session.session_id if context is None else context
+
+
+def _is_running(session: Any) -> bool:
+    context = getattr(session, "sparkContext", None)
+    if context is None:
+        return not session.is_stopped
+    return SparkContext._active_spark_context is context
+
+
+def _stop(session: SparkSession) -> None:
+    """Stop a session; stopping one that has ended already would end its successor."""
+    try:
+        if _is_running(session):
+            session.stop()
+    except Exception as error:  # noqa: BLE001 - its JVM has ended, and the lake is closed anyway
+        log.debug("could not stop the Spark session: %r", error)
+
 
 _JAVA = 17
 _VERSIONS = {"pyspark": ("4.1", "4.4"), "pyiceberg": ("0.12", "0.13"), "pyarrow": ("21", "27")}

@@ -28,8 +28,8 @@ from icefloe.errors import (
     UnknownTableError,
     UnsupportedTableError,
 )
-from icefloe.holds import Holds
 from icefloe.redaction import reveals
+from icefloe.spark.session import Holds
 
 log = logging.getLogger("icefloe")
 

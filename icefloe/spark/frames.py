@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from icefloe.spark_errors import telling_lost_spark
+from icefloe.spark.errors import telling_lost_spark
 
 
 def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from icefloe.errors import StatementError
-from icefloe.lexing import Kind, Token, tokenize
-from icefloe.quoting import quote
+from icefloe.spark.columns import quote
+from icefloe.spark.tokens import Kind, Token, tokenize
 
 DEFAULT_NAMESPACE = "default"  # of tables named without one
 

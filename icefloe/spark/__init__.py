@@ -1,0 +1,1 @@
+"""The Spark session, its errors, and SQL text as Spark reads it."""
