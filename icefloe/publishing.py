@@ -22,12 +22,12 @@ from icefloe.errors import CommitStateUnknownError, ConflictError
 from icefloe.execute.row_changes import RowChangeOutcome
 from icefloe.metadata.evolved import SchemaChange
 from icefloe.metadata.state import TableState
-from icefloe.metadata.storage import remove_written_by
 from icefloe.plan.bind import ResolveTables
 from icefloe.plan.plan import Plan
 from icefloe.results import DmlResult
 from icefloe.spark.errors import telling_lost_spark, translated
 from icefloe.statements import Options
+from icefloe.storage.files import remove_written_by
 
 log = logging.getLogger("icefloe")
 

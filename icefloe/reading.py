@@ -13,7 +13,6 @@ from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.execute.read_guard import guarded
 from icefloe.execute.scan import Scan
 from icefloe.metadata.state import TableState, at_snapshot, snapshot_as_of
-from icefloe.metadata.storage import spark_uri
 from icefloe.plan.bind import lower_condition
 from icefloe.plan.files import Candidate, plan_files
 from icefloe.publishing import Context
@@ -23,6 +22,7 @@ from icefloe.spark.errors import of_one_row, translated
 from icefloe.spark.expressions import expression
 from icefloe.spark.frames import frame_of
 from icefloe.statements import Condition
+from icefloe.storage.files import spark_uri
 
 _LOCATION = f"{names.PREFIX}location"
 _META = {names.META_FILE: _LOCATION, names.META_POS: names.POS}

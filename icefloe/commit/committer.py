@@ -29,8 +29,8 @@ from icefloe.metadata.evolved import SchemaChange
 from icefloe.metadata.files import unpartitioned_specs
 from icefloe.metadata.schema_changes import unreadable_columns
 from icefloe.metadata.state import TableState, ancestors, state_of
-from icefloe.metadata.storage import remove_files
 from icefloe.results import DmlResult
+from icefloe.storage.files import remove_files
 
 IDEMPOTENCY_KEY = "icefloe.idempotency-key"
 

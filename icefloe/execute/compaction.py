@@ -21,11 +21,11 @@ from icefloe.execute.write_data import (
     written_names,
     written_rows,
 )
-from icefloe.metadata.storage import spark_uri
 from icefloe.plan.packing import LARGE, Pack, Packing, Source
 from icefloe.schemas.transforms import partition_columns
 from icefloe.spark import columns
 from icefloe.spark.frames import frame_of
+from icefloe.storage.files import spark_uri
 from icefloe.tasks.write import FileLayout, write_rows
 
 _MAX_TASKS = 1000

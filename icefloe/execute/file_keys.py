@@ -13,9 +13,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from icefloe.errors import UnsupportedTableError
-from icefloe.metadata.storage import spark_uri
 from icefloe.plan.files import Candidate
 from icefloe.spark import columns
+from icefloe.storage.files import spark_uri
 from icefloe.tasks.positions import FileKey
 
 

@@ -28,7 +28,6 @@ from icefloe.execute.row_changes import RowChangeOutcome
 from icefloe.execute.row_counts import counted
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, find_rows, write_data
-from icefloe.metadata.storage import delete_each
 from icefloe.plan.auto import is_rewritten
 from icefloe.plan.files import Candidate, FilePlan
 from icefloe.plan.merge_plan import JoinShape
@@ -37,6 +36,7 @@ from icefloe.spark import columns
 from icefloe.spark.columns import quoted
 from icefloe.spark.session import held
 from icefloe.statements import Then
+from icefloe.storage.files import delete_each
 from icefloe.tasks.positions import ChangeColumns
 
 _SHOWN_KEYS = 5

@@ -21,9 +21,9 @@ from pyspark.sql import types as T
 
 from icefloe.execute.read_names import nullable
 from icefloe.metadata.state import TableState
-from icefloe.metadata.storage import locate, naming_unreadable_file
 from icefloe.schemas.spark_types import spark_type
 from icefloe.spark.columns import quoted
+from icefloe.storage.files import locate, naming_unreadable_file
 
 _THREADS = 16
 _ABSENT = "_icefloe_absent"

@@ -23,8 +23,8 @@ from icefloe.bitmaps import as_array, as_bitmap
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID, LiveFile
 from icefloe.metadata.state import TableState
-from icefloe.metadata.storage import locate, naming_unreadable_file, naming_unwritable_file
 from icefloe.parquet.footer import DamagedFileError, check_rows, open_parquet
+from icefloe.storage.files import locate, naming_unreadable_file, naming_unwritable_file
 
 _WRITE_ROWS = 1_000_000
 _SCHEMA = pa.schema(

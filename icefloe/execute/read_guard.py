@@ -20,10 +20,10 @@ from pyspark.sql import functions as F
 from icefloe.execute.data_files import leaves
 from icefloe.execute.read_names import by_id_alone, names_may_be_reused
 from icefloe.execute.scan import Scan
-from icefloe.metadata.storage import locate, naming_unreadable_file
 from icefloe.plan.files import Candidate
 from icefloe.spark import columns
 from icefloe.spark.session import LOST_SETTING
+from icefloe.storage.files import locate, naming_unreadable_file
 
 _BATCH_ROWS = 1024
 _FIELD_ID = b"PARQUET:field_id"

@@ -32,12 +32,12 @@ from icefloe.execute.write_data import (
     written_rows,
 )
 from icefloe.metadata.files import LiveFile
-from icefloe.metadata.storage import delete_each, locate
 from icefloe.plan.files import Candidate
 from icefloe.plan.in_place import why_through_spark
 from icefloe.schemas.source_path import source_path
 from icefloe.spark import columns
 from icefloe.spark.columns import quoted
+from icefloe.storage.files import delete_each, locate
 from icefloe.tasks.new_versions import write_new_versions
 from icefloe.tasks.positions import pack, unpack
 from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_files

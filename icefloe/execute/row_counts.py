@@ -16,10 +16,10 @@ from pyiceberg.io import FileIO
 
 from icefloe.execute.scan import Scan
 from icefloe.metadata.files import LiveFile
-from icefloe.metadata.storage import locate, naming_unreadable_file
 from icefloe.parquet.footer import check_rows, group_rows, open_parquet
 from icefloe.plan.files import Candidate
 from icefloe.spark.session import reading_by_id
+from icefloe.storage.files import locate, naming_unreadable_file
 
 _THREADS = 16
 

@@ -29,7 +29,6 @@ from icefloe.execute.position_deletes import Deleted, read_position_deletes
 from icefloe.execute.read_names import by_id_alone, names_may_be_reused, under_own_name
 from icefloe.metadata.files import LiveFile, unpartitioned_specs
 from icefloe.metadata.state import TableState
-from icefloe.metadata.storage import spark_location, spark_uri
 from icefloe.plan.files import Candidate
 from icefloe.schemas.spark_types import spark_schema, spark_type
 from icefloe.spark import columns
@@ -37,6 +36,7 @@ from icefloe.spark.columns import quote, quoted, selected
 from icefloe.spark.errors import translated
 from icefloe.spark.frames import frame_of
 from icefloe.spark.session import prepare
+from icefloe.storage.files import spark_location, spark_uri
 
 _KEY_SEQUENCE = f"{columns.PREFIX}key_sequence"
 _KEY_PARTITION = f"{columns.PREFIX}key_partition"

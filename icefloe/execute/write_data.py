@@ -19,13 +19,13 @@ from pyspark.sql import functions as F
 from icefloe.execute.acted_rows import ActedRows, acted_rows
 from icefloe.execute.data_files import build_data_file, leaves
 from icefloe.metadata.state import TableState
-from icefloe.metadata.storage import locate
 from icefloe.schemas.partition_values import to_record
 from icefloe.schemas.transforms import partition_columns
 from icefloe.spark import columns
 from icefloe.spark.columns import quote
 from icefloe.spark.errors import translated
 from icefloe.spark.session import reading_by_id
+from icefloe.storage.files import locate
 from icefloe.tasks.positions import ChangeColumns
 from icefloe.tasks.results import RESULT_SCHEMA, from_bytes
 from icefloe.tasks.write import FileLayout, PartitionField, collect_changes, write_rows

@@ -14,7 +14,6 @@ from icefloe.metadata.files import SnapshotFiles, unpartitioned_specs
 from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.matching import FileMatcher
 from icefloe.metadata.state import MAIN, TableState
-from icefloe.metadata.storage import spark_uri
 from icefloe.plan.bind import bind_condition, lower_condition
 from icefloe.plan.dangling import dangling_deletes
 from icefloe.plan.files import choose_files
@@ -28,6 +27,7 @@ from icefloe.spark import columns
 from icefloe.spark.errors import translated
 from icefloe.spark.session import reading_by_id
 from icefloe.statements import Condition, Options
+from icefloe.storage.files import spark_uri
 
 OPERATION = "compact"
 

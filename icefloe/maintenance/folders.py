@@ -16,9 +16,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Identifier
 
 from icefloe.errors import StorageError, UnsupportedTableError
-from icefloe.maintenance.names import Name, name_of
 from icefloe.maintenance.reach import Reach, everything
-from icefloe.maintenance.same_file import KnownFiles
+from icefloe.storage.locations import KnownFiles, Name, name_of
 
 VERSION_HINT = "version-hint.text"  # the pointer of catalogs without a server
 # Where writers put files where set; the last two are old names of the first.

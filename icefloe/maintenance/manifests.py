@@ -15,8 +15,8 @@ from icefloe.commit.snapshot import Removed, SnapshotDraft
 from icefloe.commit.swap import load_table, race_lost, refuse_partial_history, swap
 from icefloe.errors import StorageError
 from icefloe.metadata.state import TableState, state_of
-from icefloe.metadata.storage import remove_files
 from icefloe.results import RewriteManifestsResult
+from icefloe.storage.files import remove_files
 
 OPERATION = "rewrite_manifests"
 

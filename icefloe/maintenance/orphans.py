@@ -29,11 +29,10 @@ from icefloe.maintenance.folders import (
     neighbours,
 )
 from icefloe.maintenance.garbage import refuse_to_collect
-from icefloe.maintenance.names import Name, name_of
-from icefloe.maintenance.same_file import KnownFiles
 from icefloe.metadata.state import TableState, state_of
-from icefloe.metadata.storage import locate, naming_unreadable_file
 from icefloe.results import OrphansResult
+from icefloe.storage.files import locate, naming_unreadable_file
+from icefloe.storage.locations import KnownFiles, Name, name_of
 
 _AGE = timedelta(days=3)
 _LEAST_AGE = timedelta(days=1)

@@ -23,9 +23,8 @@ from icefloe.maintenance.folders import (
     nested_folders,
     other_tables,
 )
-from icefloe.maintenance.names import Name, name_of
 from icefloe.maintenance.reach import Files
-from icefloe.maintenance.same_file import KnownFiles
+from icefloe.storage.locations import KnownFiles, Name, name_of
 
 
 @dataclass(frozen=True, slots=True)

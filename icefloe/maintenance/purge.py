@@ -15,11 +15,11 @@ from icefloe.commit.swap import load_table
 from icefloe.errors import IcefloeError
 from icefloe.maintenance.folders import metadata_files
 from icefloe.maintenance.garbage import refuse_without_gc
-from icefloe.maintenance.names import name_of
 from icefloe.maintenance.ownership import Judged, judge
 from icefloe.maintenance.reach import Files, Kind, Reach, Stored, readable_files, statistics_files
 from icefloe.metadata.state import state_of
-from icefloe.metadata.storage import delete_each
+from icefloe.storage.files import delete_each
+from icefloe.storage.locations import name_of
 
 log = logging.getLogger("icefloe")
 

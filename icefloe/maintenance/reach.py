@@ -13,8 +13,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from icefloe.errors import IcefloeError
-from icefloe.maintenance.names import Name, name_of
 from icefloe.metadata.manifests import list_manifests, live_files
+from icefloe.storage.locations import Name, name_of
 
 _THREADS = 8
 

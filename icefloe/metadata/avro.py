@@ -18,7 +18,7 @@ from pyiceberg.io import InputFile
 from pyiceberg.schema import Schema
 
 from icefloe.errors import StorageError
-from icefloe.metadata.storage import naming_unreadable_file
+from icefloe.storage.files import naming_unreadable_file
 
 
 def read_avro(

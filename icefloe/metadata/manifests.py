@@ -39,7 +39,7 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 
 from icefloe.metadata.avro import read_avro
 from icefloe.metadata.files import LiveFile, SnapshotFiles
-from icefloe.metadata.storage import naming_unwritable_file
+from icefloe.storage.files import naming_unwritable_file
 
 _READ_VERSION = 3  # knows every field that v1 and v2 manifests may hold
 _UNASSIGNED = -1

@@ -17,10 +17,10 @@ from icefloe import DmlResult, errors
 from icefloe.changes import FileChanges
 from icefloe.commit.committer import Commit, publish
 from icefloe.commit.conflicts import Guard
-from icefloe.metadata.storage import locate, spark_uri
 from icefloe.plan.bind import lower_condition
 from icefloe.plan.files import plan_files
 from icefloe.settings import Isolation
+from icefloe.storage.files import locate, spark_uri
 
 SCHEMA = "id BIGINT, region STRING, n INT"
 ROWS = [{"id": i, "region": "us" if i % 2 else "eu", "n": i} for i in range(1, 7)]

@@ -12,7 +12,7 @@ from tables import data_files, delete_files, rows, snapshots, summary
 from icefloe import Table
 from icefloe.errors import StatementError, TypeMismatchError
 from icefloe.metadata.files import LiveFile
-from icefloe.metadata.storage import locate
+from icefloe.storage.files import locate
 
 SCHEMA = "id BIGINT, region STRING, name STRING, value INT"
 ROWS = [

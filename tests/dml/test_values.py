@@ -164,7 +164,7 @@ def test_columns_in_use_cannot_be_dropped(lake):
 def test_old_metadata_files_go_when_asked(table_of):
     from pathlib import Path  # noqa: PLC0415
 
-    from icefloe.metadata.storage import locate  # noqa: PLC0415
+    from icefloe.storage.files import locate  # noqa: PLC0415
 
     table = table_of(
         "id INT",

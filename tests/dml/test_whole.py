@@ -16,8 +16,8 @@ from icefloe import DmlResult, errors
 from icefloe.changes import FileChanges
 from icefloe.commit.committer import Commit, publish
 from icefloe.commit.conflicts import Guard
-from icefloe.metadata.storage import locate
 from icefloe.settings import Isolation
+from icefloe.storage.files import locate
 
 SCHEMA = "id BIGINT NOT NULL, region STRING, n INT, d DECIMAL(10, 2)"
 ROWS = [{"id": i, "region": "us" if i % 2 else "eu", "n": i, "d": None} for i in range(1, 5)]

@@ -13,7 +13,7 @@ import pytest
 from tables import data_files, delete_files, rows, snapshots, stored_files, summary
 
 from icefloe import errors
-from icefloe.metadata.storage import locate
+from icefloe.storage.files import locate
 
 SCHEMA = "id BIGINT NOT NULL, region STRING, n INT"
 ROWS = [{"id": i, "region": "us" if i % 2 else "eu", "n": i} for i in range(1, 5)]

@@ -26,8 +26,8 @@ from pyiceberg.table.statistics import StatisticsFile
 
 from icefloe.errors import StorageError
 from icefloe.maintenance.folders import holds_warehouse
-from icefloe.maintenance.names import name_of
 from icefloe.metadata.old_metadata import remove_old_metadata
+from icefloe.storage.locations import name_of
 
 
 @pytest.fixture

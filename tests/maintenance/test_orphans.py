@@ -18,7 +18,7 @@ from tables import data_files, rows
 import icefloe
 from icefloe.errors import StatementError, StorageError, UnsupportedTableError
 from icefloe.maintenance import orphans
-from icefloe.maintenance.names import name_of
+from icefloe.storage.locations import name_of
 
 SCHEMA = "id BIGINT, region STRING"
 

@@ -23,8 +23,7 @@ from plain_tables import (
 from icefloe.errors import StatementError, StorageError, UnsupportedTableError
 from icefloe.maintenance import orphans
 from icefloe.maintenance.file_names import is_of_a_writer
-from icefloe.maintenance.names import name_of
-from icefloe.maintenance.same_file import KnownFiles
+from icefloe.storage.locations import KnownFiles, name_of
 
 
 @pytest.fixture
