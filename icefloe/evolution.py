@@ -26,8 +26,8 @@ from icefloe.errors import (
 )
 from icefloe.metadata.state import TableState, at_snapshot, snapshot_as_of
 from icefloe.redaction import scrubbed
-from icefloe.schemas.forms import to_iceberg_schema
-from icefloe.schemas.partitions import parse_partition_by
+from icefloe.schema.partition_spec import parse_partition_by
+from icefloe.schema.to_iceberg import to_iceberg_schema
 from icefloe.settings import normalised_properties
 from icefloe.spark import columns
 from icefloe.spark.columns import quote

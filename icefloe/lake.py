@@ -32,8 +32,8 @@ from icefloe.maintenance.purge import purge_table
 from icefloe.metadata.state import TableState
 from icefloe.publishing import Context
 from icefloe.redaction import register, reveals, scrubbed
-from icefloe.schemas.forms import to_iceberg_schema
-from icefloe.schemas.partitions import parse_partition_by, parse_sort_by
+from icefloe.schema.partition_spec import parse_partition_by, parse_sort_by
+from icefloe.schema.to_iceberg import to_iceberg_schema
 from icefloe.settings import MODE_PROPERTIES, UpdateMode, normalised_properties
 from icefloe.spark.expressions import resolve_tables
 from icefloe.spark.session import session_of, started

@@ -23,7 +23,7 @@ from icefloe.plan.plan import Plan
 from icefloe.predicates.lowered import UNKNOWN
 from icefloe.publishing import Context, publish_changes, row_result, statement_files
 from icefloe.results import DmlResult
-from icefloe.schemas.merged import merged_schema
+from icefloe.schema.widen import merged_schema
 from icefloe.spark.errors import translated
 from icefloe.spark.session import prepare
 from icefloe.statements import MergeStatement, Then, When

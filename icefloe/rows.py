@@ -20,7 +20,7 @@ from icefloe.errors import (
 )
 from icefloe.metadata.state import TableState
 from icefloe.plan.bind import store
-from icefloe.schemas.spark_types import spark_schema
+from icefloe.schema.to_spark import spark_schema
 from icefloe.spark.columns import quoted
 from icefloe.spark.errors import translated
 from icefloe.spark.frames import frame_of

@@ -39,7 +39,7 @@ from icefloe.replace.partitions import overwrite_partitions
 from icefloe.replace.statements import Replacement, ReplaceStatement, UsingStatement
 from icefloe.results import DmlResult, ExpireResult, OrphansResult, RewriteManifestsResult
 from icefloe.rows import fit_rows, source_frame
-from icefloe.schemas.spark_types import spark_schema
+from icefloe.schema.to_spark import spark_schema
 from icefloe.settings import UpdateKind
 from icefloe.statements import (
     Condition,

@@ -17,8 +17,8 @@ from icefloe.errors import UnsupportedTableError
 from icefloe.inspection import metadata_arrow
 from icefloe.lake import Lake
 from icefloe.redaction import shown_properties
-from icefloe.schemas.partitions import partition_by_text
-from icefloe.schemas.spark_types import spark_type
+from icefloe.schema.partition_spec import partition_by_text
+from icefloe.schema.to_spark import spark_type
 
 _CONTENTS = {0: "data", 1: "position deletes", 2: "equality deletes"}
 _FILE_COLUMNS = ("content", "file_path", "partition", "record_count", "file_size_in_bytes")

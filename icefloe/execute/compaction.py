@@ -22,7 +22,7 @@ from icefloe.execute.write_data import (
     written_rows,
 )
 from icefloe.plan.packing import LARGE, Pack, Packing, Source
-from icefloe.schemas.transforms import partition_columns
+from icefloe.schema.partition_values import partition_columns
 from icefloe.spark import columns
 from icefloe.spark.frames import frame_of
 from icefloe.storage.files import spark_uri

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.manifests import schema_for_spec
 from icefloe.metadata.state import TableState
-from icefloe.schemas.partition_values import partition_path
+from icefloe.schema.partition_values import partition_path
 
 
 def partition_folder(state: TableState, file: LiveFile) -> str:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from icefloe.metadata.state import TableState
-from icefloe.schemas.spark_types import FIELD_ID, spark_schema, spark_type
+from icefloe.schema.to_spark import FIELD_ID, spark_schema, spark_type
 from icefloe.spark import columns
 
 

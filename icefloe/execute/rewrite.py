@@ -34,7 +34,7 @@ from icefloe.execute.write_data import (
 from icefloe.metadata.files import LiveFile
 from icefloe.plan.files import Candidate
 from icefloe.plan.in_place import why_through_spark
-from icefloe.schemas.source_path import source_path
+from icefloe.schema.partition_spec import source_path
 from icefloe.spark import columns
 from icefloe.spark.columns import quoted
 from icefloe.storage.files import delete_each, locate

@@ -22,7 +22,7 @@ from icefloe.execute.write_data import (
     written_names,
     written_rows,
 )
-from icefloe.schemas.transforms import partition_columns
+from icefloe.schema.partition_values import partition_columns
 from icefloe.spark import columns
 from icefloe.tasks.positions import ChangeColumns
 from icefloe.tasks.rewrite import rewrite_and_add

@@ -30,7 +30,7 @@ from icefloe.execute.read_names import by_id_alone, names_may_be_reused, under_o
 from icefloe.metadata.files import LiveFile, unpartitioned_specs
 from icefloe.metadata.state import TableState
 from icefloe.plan.files import Candidate
-from icefloe.schemas.spark_types import spark_schema, spark_type
+from icefloe.schema.to_spark import spark_schema, spark_type
 from icefloe.spark import columns
 from icefloe.spark.columns import quote, quoted, selected
 from icefloe.spark.errors import translated

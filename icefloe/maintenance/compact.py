@@ -21,7 +21,7 @@ from icefloe.plan.packing import Packing, pack_files
 from icefloe.predicates.lowered import UNKNOWN
 from icefloe.publishing import Context, added_bytes, publish_changes, repeated, statement_files
 from icefloe.results import DmlResult
-from icefloe.schemas.spark_types import spark_schema
+from icefloe.schema.to_spark import spark_schema
 from icefloe.settings import Isolation
 from icefloe.spark import columns
 from icefloe.spark.errors import translated

@@ -21,7 +21,7 @@ from icefloe.errors import (
 from icefloe.metadata.state import TableState
 from icefloe.predicates.lower import lower
 from icefloe.predicates.lowered import UNKNOWN, Lowered
-from icefloe.schemas.spark_types import can_store, needs_check, spark_schema
+from icefloe.schema.to_spark import can_store, needs_check, spark_schema
 from icefloe.spark.columns import PREFIX, quoted
 from icefloe.spark.errors import of_one_row, translated
 from icefloe.spark.expressions import expression

@@ -6,7 +6,7 @@ from collections.abc import Container
 
 from icefloe.metadata.state import TableState
 from icefloe.plan.files import Candidate
-from icefloe.schemas.source_path import source_path
+from icefloe.schema.partition_spec import source_path
 from icefloe.tasks.operation import is_cut_anew
 
 

@@ -32,7 +32,7 @@ from icefloe.plan.merge_keys import MergeKey, Sides, find_keys, is_identical, ma
 from icefloe.plan.qualify import qualify
 from icefloe.predicates.lower import lower
 from icefloe.predicates.lowered import ALWAYS, UNKNOWN, Lowered
-from icefloe.schemas.spark_types import spark_schema
+from icefloe.schema.to_spark import spark_schema
 from icefloe.spark import columns
 from icefloe.spark.errors import of_one_row, translated
 from icefloe.spark.expressions import expression

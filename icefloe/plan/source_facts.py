@@ -47,9 +47,8 @@ from pyspark.sql import types as T
 
 from icefloe.metadata.source_matching import Interval, KeyValues, PartitionValues
 from icefloe.plan.merge_keys import MergeKey, Sides, is_identical
-from icefloe.schemas.partition_values import to_record
-from icefloe.schemas.spark_types import spark_type
-from icefloe.schemas.transforms import has_value, partition_columns
+from icefloe.schema.partition_values import has_value, partition_columns, to_record
+from icefloe.schema.to_spark import spark_type
 from icefloe.spark.columns import quote, quoted
 from icefloe.spark.errors import translated
 

@@ -38,7 +38,7 @@ from icefloe.predicates.leaves import Comparison
 from icefloe.predicates.literals import LiteralKind, SqlLiteral, coerce
 from icefloe.replace.parse import Tree
 from icefloe.replace.tree import And, Compare, Constant, In, IsNull, Node, Not, Or
-from icefloe.schemas.source_path import source_path
+from icefloe.schema.partition_spec import source_path
 
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 _NUMERIC = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)", re.ASCII)

@@ -22,10 +22,9 @@ from icefloe.replace.bind import SourceColumn, partitioning_fields, source_colum
 from icefloe.replace.match import NULL, values_of
 from icefloe.replace.translate import sql_literal, sql_text
 from icefloe.rows import as_frame
-from icefloe.schemas.partition_values import to_record
-from icefloe.schemas.source_path import source_path
-from icefloe.schemas.spark_types import spark_schema
-from icefloe.schemas.transforms import partition_columns
+from icefloe.schema.partition_spec import source_path
+from icefloe.schema.partition_values import partition_columns, to_record
+from icefloe.schema.to_spark import spark_schema
 from icefloe.spark import columns
 from icefloe.spark.columns import quote_path, quoted
 from icefloe.spark.errors import translated

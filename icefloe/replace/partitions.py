@@ -32,7 +32,7 @@ from icefloe.replace.tuples import (
     without_other_partitions,
 )
 from icefloe.results import DmlResult
-from icefloe.schemas.transforms import partition_columns
+from icefloe.schema.partition_values import partition_columns
 from icefloe.spark import columns
 from icefloe.spark.frames import frame_of
 from icefloe.statements import WriteKind, WriteStatement

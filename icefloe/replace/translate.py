@@ -27,8 +27,8 @@ from icefloe.predicates.literals import LiteralKind, SqlLiteral
 from icefloe.predicates.lowered import ALWAYS, NEVER, UNKNOWN, Lowered, all_of, any_of
 from icefloe.replace.bind import PartitionPredicate, SourceColumn
 from icefloe.replace.tree import And, Compare, Constant, In, IsNull, Node, Not, Or
-from icefloe.schemas.source_path import source_path
-from icefloe.schemas.spark_types import spark_type
+from icefloe.schema.partition_spec import source_path
+from icefloe.schema.to_spark import spark_type
 from icefloe.spark.columns import quoted
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a moment without a zone

@@ -13,7 +13,7 @@ from icefloe.maintenance.compact import compact
 from icefloe.metadata.state import MAIN, TableState, state_of
 from icefloe.publishing import Context
 from icefloe.results import DmlResult
-from icefloe.schemas.spark_types import spark_schema
+from icefloe.schema.to_spark import spark_schema
 from icefloe.settings import UpdateKind
 from icefloe.spark.expressions import resolve_tables, views_dropped
 from icefloe.spark.table_names import table_names, unqualified

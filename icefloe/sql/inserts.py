@@ -18,7 +18,7 @@ from icefloe.replace.using import explain_using, run_using
 from icefloe.replace.where import explain_replace, run_replace
 from icefloe.results import DmlResult
 from icefloe.rows import fit_rows
-from icefloe.schemas.spark_types import spark_schema
+from icefloe.schema.to_spark import spark_schema
 from icefloe.spark.columns import quote, quoted
 from icefloe.spark.errors import translated
 from icefloe.spark.expressions import expression

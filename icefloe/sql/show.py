@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.errors import TableNotFoundError
 from icefloe.redaction import shown_properties
-from icefloe.schemas.partitions import partition_by_text
-from icefloe.schemas.spark_types import spark_type
+from icefloe.schema.partition_spec import partition_by_text
+from icefloe.schema.to_spark import spark_type
 from icefloe.spark.columns import quote
 from icefloe.spark.frames import frame_of
 from icefloe.sql.names import full_name

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as sp
 
 from icefloe.errors import IcefloeError, ParseError, StatementError, UnsupportedTableError
-from icefloe.schemas.forms import to_iceberg_schema
+from icefloe.schema.to_iceberg import to_iceberg_schema
 
 # Top-level ids first, then those of each column's parts: as PyIceberg gives them to a new table.
 EXPECTED = Schema(

@@ -7,8 +7,8 @@ import pytest
 from pyiceberg import types as ice
 from pyiceberg.schema import Schema
 
-from icefloe.schemas.partition_values import partition_path, to_record
-from icefloe.schemas.partitions import parse_partition_by
+from icefloe.schema.partition_spec import parse_partition_by
+from icefloe.schema.partition_values import partition_path, to_record
 
 SCHEMA = Schema(
     ice.NestedField(1, "d", ice.DateType()),

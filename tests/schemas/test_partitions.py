@@ -10,7 +10,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.transforms import UnknownTransform, VoidTransform
 
 from icefloe.errors import ColumnNotFoundError, StatementError, UnsupportedTableError
-from icefloe.schemas.partitions import parse_partition_by, parse_sort_by, partition_by_text
+from icefloe.schema.partition_spec import parse_partition_by, parse_sort_by, partition_by_text
 
 SCHEMA = Schema(
     ice.NestedField(1, "id", ice.LongType(), required=True),

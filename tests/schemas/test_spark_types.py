@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as sp
 
 from icefloe.errors import UnsupportedTableError
-from icefloe.schemas.spark_types import can_store, needs_check, spark_schema, spark_type
+from icefloe.schema.to_spark import can_store, needs_check, spark_schema, spark_type
 
 ATOMIC = [
     sp.BooleanType(),

@@ -34,9 +34,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from icefloe.errors import UnsupportedTableError
-from icefloe.schemas.partition_values import to_record
-from icefloe.schemas.spark_types import spark_schema
-from icefloe.schemas.transforms import _ZERO_SEED, partition_columns
+from icefloe.schema.partition_values import _ZERO_SEED, partition_columns, to_record
+from icefloe.schema.to_spark import spark_schema
 from icefloe.tasks import murmur3
 
 RANDOM = Random(20240310)

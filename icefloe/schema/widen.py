@@ -10,7 +10,7 @@ from pyiceberg.schema import Schema
 from pyspark.sql import types as sp
 
 from icefloe.errors import StatementError
-from icefloe.schemas.from_spark import from_spark_type
+from icefloe.schema.from_spark import from_spark_type
 from icefloe.spark import columns
 
 

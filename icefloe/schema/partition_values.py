@@ -1,13 +1,10 @@
-"""Partition values as Spark columns.
-
-Dates, days, timestamps and the other time transforms come as Iceberg keeps them, as whole
-numbers from 1970-01-01 UTC: what a driver reads back then depends on no time zone, neither of the
-session nor of the machine. All other values come in the type of the source column.
-"""
+"""Partition values read back from Spark or Arrow, as PyIceberg writes them into manifests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import date, datetime
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any, cast
 
 import pyarrow as pa
@@ -25,16 +22,69 @@ from pyiceberg.transforms import (
     VoidTransform,
     YearTransform,
 )
+from pyiceberg.typedef import Record
+from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 from pyiceberg.utils.decimal import decimal_to_unscaled
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as sp
 
 from icefloe.errors import UnsupportedTableError
-from icefloe.schemas.source_path import source_path
-from icefloe.schemas.spark_types import spark_type
+from icefloe.schema.partition_spec import source_path
+from icefloe.schema.to_spark import spark_type
 from icefloe.spark.columns import quoted
 from icefloe.tasks import murmur3
+
+_EXACT = Context(prec=39, traps=[Inexact, InvalidOperation])  # raises instead of rounding
+
+
+def to_record(values: Sequence[object], spec: PartitionSpec, schema: Schema) -> Record:
+    """The partition record of `values`, one per field of `spec`, in its order.
+
+    Takes what the columns of `partition_columns` give, and also dates, and datetimes that are
+    aware for timestamptz and naive for timestamp; others are refused with ValueError, because
+    which instant they mean depends on the machine's time zone.
+    """
+    fields = spec.partition_type(schema).fields
+    return Record(
+        *(_internal(value, field.field_type) for value, field in zip(values, fields, strict=True))
+    )
+
+
+def partition_path(record: Record, spec: PartitionSpec, schema: Schema) -> str:
+    """The folder of a partition below the table's data folder, as `region=EU/id_bucket=3`."""
+    return spec.partition_to_path(record, schema)
+
+
+def _internal(value: object, result_type: ice.IcebergType) -> object:
+    match value:
+        case None:
+            return None
+        case datetime():
+            return _micros(value, result_type)
+        case date():
+            return date_to_days(value)
+        case Decimal() if isinstance(result_type, ice.DecimalType):
+            # The manifest holds the digits alone, so they must be those of the type's scale.
+            return value.quantize(Decimal(1).scaleb(-result_type.scale), context=_EXACT)
+        case bytearray() | memoryview():
+            return bytes(value)
+        case _:
+            return value
+
+
+def _micros(value: datetime, result_type: ice.IcebergType) -> int:
+    aware = isinstance(result_type, ice.TimestamptzType)
+    if aware is (value.tzinfo is None):
+        raise ValueError(
+            f"{value!r} is no value of a {result_type} partition: it must be "
+            f"{'with' if aware else 'without'} a time zone"
+        )
+    return datetime_to_micros(value)
+
+
+# -------------------------------------------------------------------------------------------------
+# Partition values as Spark columns.
 
 _SECOND_MICROS = 1_000_000
 _HOUR_MICROS = 3600 * _SECOND_MICROS
@@ -88,7 +138,7 @@ def _apply(
     if transform.can_transform(source):
         match transform:
             case IdentityTransform():
-                return _internal(value, source)
+                return _internal_column(value, source)
             case BucketTransform():
                 return _bucket(value, source, transform.num_buckets)
             case TruncateTransform():
@@ -107,12 +157,12 @@ def _apply(
     )
 
 
-def _internal(value: Column, source: ice.IcebergType) -> Column:
+def _internal_column(value: Column, source: ice.IcebergType) -> Column:
     match source:
         case ice.DateType():
             return F.unix_date(value)
         case ice.TimestampType() | ice.TimestamptzType():
-            return _micros(value, source)
+            return _micros_column(value, source)
         case _:
             return value
 
@@ -123,7 +173,7 @@ def _bucket(value: Column, source: ice.IcebergType, num_buckets: int) -> Column:
             return _arrow_call(murmur3.bucket_bytes(num_buckets), sp.IntegerType(), value)
         case ice.DecimalType():
             return _arrow_call(murmur3.bucket_decimal(num_buckets), sp.IntegerType(), value)
-    number = _internal(value, source).cast("long")
+    number = _internal_column(value, source).cast("long")
     positive = F.hash(F.lit(_ZERO_SEED), number).bitwiseAND(F.lit(0x7FFFFFFF))
     # hash() passes over a NULL and would give the seed.
     return F.when(value.isNotNull(), positive % F.lit(num_buckets))
@@ -183,7 +233,7 @@ def _hours(value: Column, source: ice.IcebergType) -> Column:
             return _days(value, source) * 24 + F.hour(value)
 
 
-def _micros(value: Column, source: ice.IcebergType) -> Column:
+def _micros_column(value: Column, source: ice.IcebergType) -> Column:
     if isinstance(source, ice.TimestamptzType):
         return F.unix_micros(value)
     # unix_micros is for TIMESTAMP; a cast to it would bring in the session's time zone.

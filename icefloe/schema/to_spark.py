@@ -6,7 +6,7 @@ from pyiceberg import types as ice
 from pyiceberg.schema import Schema
 from pyspark.sql import types as sp
 
-from icefloe.schemas.unsupported import unsupported_column
+from icefloe.schema.from_spark import unsupported_column
 
 FIELD_ID = "parquet.field.id"  # the metadata key by which Spark matches Parquet columns to ids
 

@@ -8,7 +8,19 @@ from itertools import count
 from pyiceberg import types as ice
 from pyspark.sql import types as sp
 
-from icefloe.schemas.unsupported import unsupported_column
+from icefloe.errors import UnsupportedTableError
+
+# -------------------------------------------------------------------------------------------------
+# The refusal of a column whose type does not pass between Iceberg and Spark.
+
+
+def unsupported_column(path: str, type_name: str, advice: str) -> UnsupportedTableError:
+    """The error for the column at `path` (dots between levels; empty: the type alone)."""
+    subject = f"Column {path!r} has type {type_name}" if path else f"The type is {type_name}"
+    return UnsupportedTableError(
+        f"{subject}, which cannot be stored in Iceberg and read back by Spark. {advice}"
+    )
+
 
 _PRIMITIVES: dict[type[sp.DataType], ice.PrimitiveType] = {
     sp.BooleanType: ice.BooleanType(),

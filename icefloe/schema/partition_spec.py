@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,10 +28,33 @@ from pyiceberg.transforms import (
     VoidTransform,
     YearTransform,
 )
-from pyiceberg.types import NestedField
+from pyiceberg.types import NestedField, StructType
 
 from icefloe.errors import ColumnNotFoundError, StatementError, UnsupportedTableError
-from icefloe.schemas.source_path import source_path
+
+# -------------------------------------------------------------------------------------------------
+# Where the source column of a partition or sort field sits in the schema.
+
+
+def source_path(schema: Schema, field_id: int) -> tuple[str, ...] | None:
+    """The names from the top-level column down to the field, through structs only.
+
+    None when the field is not in the schema, or is inside a list or a map: such a field has no
+    single value per row.
+    """
+    return _find(schema.fields, field_id)
+
+
+def _find(fields: Iterable[NestedField], field_id: int) -> tuple[str, ...] | None:
+    for field in fields:
+        if field.field_id == field_id:
+            return (field.name,)
+        if isinstance(field.field_type, StructType):
+            below = _find(field.field_type.fields, field_id)
+            if below is not None:
+                return (field.name, *below)
+    return None
+
 
 AnyTransform = Transform[Any, Any]
 

@@ -1,0 +1,1 @@
+"""Types, partition specs and transforms, in Iceberg's and Spark's terms."""
