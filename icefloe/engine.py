@@ -18,7 +18,7 @@ from icefloe.execute.write_data import WrittenRows, write_data
 from icefloe.merging import explain_merge, run_merge
 from icefloe.metadata.files import DeleteIndex, LiveFile, partition_key_of, unpartitioned_specs
 from icefloe.metadata.matching import FileMatcher
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.plan.bind import Bound, bind_statement
 from icefloe.plan.files import Candidate, FilePlan, plan_files
 from icefloe.plan.plan import Plan, plan_statement

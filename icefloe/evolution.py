@@ -24,7 +24,7 @@ from icefloe.errors import (
     StatementError,
     UnsupportedTableError,
 )
-from icefloe.metadata.state import TableState, at_snapshot, snapshot_as_of
+from icefloe.metadata.table_state import TableState, at_snapshot, snapshot_as_of
 from icefloe.redaction import scrubbed
 from icefloe.schema.partition_spec import parse_partition_by
 from icefloe.schema.to_iceberg import to_iceberg_schema

@@ -13,9 +13,8 @@ from icefloe.execute.labelled import Labeller
 from icefloe.execute.merge_rows import MergeRows
 from icefloe.execute.pinned import pinned
 from icefloe.execute.scan import Scan
-from icefloe.metadata.evolved import SchemaChange
 from icefloe.metadata.matching import FileMatcher
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import SchemaChange, TableState
 from icefloe.plan.merge_bind import BoundMerge, bind_merge
 from icefloe.plan.merge_files import MergeFiles, choose_merge_files
 from icefloe.plan.merge_plan import Join, choose_join, plan_merge

@@ -20,8 +20,7 @@ from icefloe.commit.snapshot import Removed
 from icefloe.commit.swap import refuse_partial_history
 from icefloe.errors import CommitStateUnknownError, ConflictError
 from icefloe.execute.row_changes import RowChangeOutcome
-from icefloe.metadata.evolved import SchemaChange
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import SchemaChange, TableState
 from icefloe.plan.bind import ResolveTables
 from icefloe.plan.plan import Plan
 from icefloe.results import DmlResult

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.execute.read_guard import guarded
 from icefloe.execute.scan import Scan
-from icefloe.metadata.state import TableState, at_snapshot, snapshot_as_of
+from icefloe.metadata.table_state import TableState, at_snapshot, snapshot_as_of
 from icefloe.plan.bind import lower_condition
 from icefloe.plan.files import Candidate, plan_files
 from icefloe.publishing import Context

@@ -18,7 +18,7 @@ from icefloe.errors import (
     StatementError,
     TypeMismatchError,
 )
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.plan.bind import store
 from icefloe.schema.to_spark import spark_schema
 from icefloe.spark.columns import quoted

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeAlias
 from pyspark.sql import Column, DataFrame
 
 from icefloe.errors import StatementError
-from icefloe.metadata.state import MAIN
+from icefloe.metadata.table_state import MAIN
 from icefloe.settings import Isolation, UpdateKind, UpdateMode
 
 Condition: TypeAlias = str | Column

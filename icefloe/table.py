@@ -29,7 +29,7 @@ from icefloe.maintenance.inline import refuse_inline
 from icefloe.maintenance.manifests import rewrite_manifests
 from icefloe.maintenance.orphans import OrphanSearch, remove_orphans
 from icefloe.merge_builder import Merge
-from icefloe.metadata.state import MAIN, TableState, state_of
+from icefloe.metadata.table_state import MAIN, TableState, state_of
 from icefloe.publishing import Context
 from icefloe.reading import read_rows
 from icefloe.replace.builders import ReplaceUsing, ReplaceWhere

@@ -21,7 +21,7 @@ from icefloe import Lake, Table
 from icefloe.changes import FileChanges
 from icefloe.commit.snapshot import SnapshotDraft, operation_of
 from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID
-from icefloe.metadata.state import state_of
+from icefloe.metadata.table_state import state_of
 
 
 def publish(

@@ -25,10 +25,14 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.execute.position_deletes import read_position_deletes
-from icefloe.metadata.evolved import SchemaChange
 from icefloe.metadata.files import unpartitioned_specs
-from icefloe.metadata.schema_changes import unreadable_columns
-from icefloe.metadata.state import TableState, ancestors, state_of
+from icefloe.metadata.table_state import (
+    SchemaChange,
+    TableState,
+    ancestors,
+    state_of,
+    unreadable_columns,
+)
 from icefloe.results import DmlResult
 from icefloe.storage.files import remove_files
 

@@ -23,7 +23,7 @@ from pyiceberg.table.update import (
 
 from icefloe.commit.swap import settle
 from icefloe.errors import CommitStateUnknownError
-from icefloe.metadata.old_metadata import remove_old_metadata
+from icefloe.metadata.table_state import remove_old_metadata
 
 
 class SameHistory(ValidatableTableRequirement):

@@ -29,7 +29,7 @@ from icefloe.metadata.manifests import (
     read_entries,
     removed,
 )
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 
 
 @dataclass(frozen=True, slots=True)

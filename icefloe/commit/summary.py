@@ -10,7 +10,7 @@ from pyiceberg.table.snapshots import UpdateMetrics
 from icefloe.changes import FileChanges
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.manifests import read_snapshot_files
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.version import __version__
 
 # total, what adds to it, what takes from it

@@ -38,9 +38,12 @@ from icefloe.errors import (
     TableNotFoundError,
     UnsupportedTableError,
 )
-from icefloe.metadata.evolved import SchemaChange
-from icefloe.metadata.old_metadata import is_of_metadata_file, remove_old_metadata
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import (
+    SchemaChange,
+    TableState,
+    is_of_metadata_file,
+    remove_old_metadata,
+)
 from icefloe.redaction import scrubbed
 
 _LOADING_MODE = "snapshot-loading-mode"

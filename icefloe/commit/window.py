@@ -17,7 +17,7 @@ from icefloe.metadata.manifests import (
     read_entries,
     read_snapshot_files,
 )
-from icefloe.metadata.state import TableState, ancestors
+from icefloe.metadata.table_state import TableState, ancestors
 
 
 @dataclass(frozen=True, slots=True)

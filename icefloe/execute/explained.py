@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from icefloe.execute.write_data import file_layout
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.parquet.footer import DamagedFileError, EncryptedFileError
 from icefloe.parquet.surgery import GroupChange, Surgery, cannot_copy
 from icefloe.plan.files import Candidate

@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.manifests import schema_for_spec
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.schema.partition_values import partition_path
 
 

@@ -20,7 +20,7 @@ from pyspark.sql import Column
 from pyspark.sql import types as T
 
 from icefloe.execute.read_names import nullable
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.schema.to_spark import spark_type
 from icefloe.spark.columns import quoted
 from icefloe.storage.files import locate, naming_unreadable_file

@@ -22,7 +22,7 @@ from pyroaring import BitMap64
 from icefloe.bitmaps import as_array, as_bitmap
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID, LiveFile
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.parquet.footer import DamagedFileError, check_rows, open_parquet
 from icefloe.storage.files import locate, naming_unreadable_file, naming_unwritable_file
 

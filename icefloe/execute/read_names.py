@@ -15,7 +15,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.schema.to_spark import FIELD_ID, spark_schema, spark_type
 from icefloe.spark import columns
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from icefloe.execute.acted_rows import ActedRows, acted_rows
 from icefloe.execute.data_files import build_data_file, leaves
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.schema.partition_values import partition_columns, to_record
 from icefloe.spark import columns
 from icefloe.spark.columns import quote

@@ -13,7 +13,7 @@ from icefloe.execute.scan import Scan
 from icefloe.metadata.files import SnapshotFiles, unpartitioned_specs
 from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.matching import FileMatcher
-from icefloe.metadata.state import MAIN, TableState
+from icefloe.metadata.table_state import MAIN, TableState
 from icefloe.plan.bind import bind_condition, lower_condition
 from icefloe.plan.dangling import dangling_deletes
 from icefloe.plan.files import choose_files

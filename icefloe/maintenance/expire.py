@@ -24,7 +24,7 @@ from icefloe.maintenance.garbage import refuse_to_collect
 from icefloe.maintenance.ownership import Judged, judge, pointers_of
 from icefloe.maintenance.reach import Files, Kind, Reach, everything, no_longer_reached
 from icefloe.maintenance.retention import Expired, Limits, expired
-from icefloe.metadata.state import TableState, state_of
+from icefloe.metadata.table_state import TableState, state_of
 from icefloe.results import ExpireResult
 from icefloe.storage.files import delete_each
 from icefloe.storage.locations import KnownFiles

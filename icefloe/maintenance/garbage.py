@@ -6,7 +6,7 @@ from pyiceberg.catalog import Catalog
 
 from icefloe.commit.swap import refuse_partial_history
 from icefloe.errors import UnsupportedTableError
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 
 
 def refuse_to_collect(catalog: Catalog, state: TableState, call: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from icefloe.errors import UnsupportedTableError
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.settings import INLINE
 
 

@@ -14,7 +14,7 @@ from icefloe.commit.retry import LostRaceError, with_retries
 from icefloe.commit.snapshot import Removed, SnapshotDraft
 from icefloe.commit.swap import load_table, race_lost, refuse_partial_history, swap
 from icefloe.errors import StorageError
-from icefloe.metadata.state import TableState, state_of
+from icefloe.metadata.table_state import TableState, state_of
 from icefloe.results import RewriteManifestsResult
 from icefloe.storage.files import remove_files
 

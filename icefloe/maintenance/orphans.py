@@ -29,7 +29,7 @@ from icefloe.maintenance.folders import (
     neighbours,
 )
 from icefloe.maintenance.garbage import refuse_to_collect
-from icefloe.metadata.state import TableState, state_of
+from icefloe.metadata.table_state import TableState, state_of
 from icefloe.results import OrphansResult
 from icefloe.storage.files import locate, naming_unreadable_file
 from icefloe.storage.locations import KnownFiles, Name, name_of

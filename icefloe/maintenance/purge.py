@@ -17,7 +17,7 @@ from icefloe.maintenance.folders import metadata_files
 from icefloe.maintenance.garbage import refuse_without_gc
 from icefloe.maintenance.ownership import Judged, judge
 from icefloe.maintenance.reach import Files, Kind, Reach, Stored, readable_files, statistics_files
-from icefloe.metadata.state import state_of
+from icefloe.metadata.table_state import state_of
 from icefloe.storage.files import delete_each
 from icefloe.storage.locations import name_of
 

@@ -9,7 +9,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from icefloe.metadata.state import MAIN, ancestors
+from icefloe.metadata.table_state import MAIN, ancestors
 from icefloe.settings import Settings
 
 

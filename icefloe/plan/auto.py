@@ -6,7 +6,7 @@ import logging
 from collections.abc import Container
 
 from icefloe.metadata.files import ids_of_columns
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.plan.files import Candidate
 from icefloe.plan.in_place import why_nothing_is_copied
 from icefloe.settings import AutoBy

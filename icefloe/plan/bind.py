@@ -18,7 +18,7 @@ from icefloe.errors import (
     StatementError,
     TypeMismatchError,
 )
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.predicates.lower import lower
 from icefloe.predicates.lowered import UNKNOWN, Lowered
 from icefloe.schema.to_spark import can_store, needs_check, spark_schema

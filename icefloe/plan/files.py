@@ -10,7 +10,7 @@ from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.files import DeleteIndex, LiveFile, SnapshotFiles, unpartitioned_specs
 from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.matching import FileMatcher, Matcher
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.predicates.lowered import Lowered
 
 

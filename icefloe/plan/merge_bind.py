@@ -16,7 +16,7 @@ from icefloe.errors import (
     SchemaMismatchError,
     StatementError,
 )
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.plan.bind import (
     ResolveTables,
     analyse,

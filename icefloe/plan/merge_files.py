@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from icefloe.metadata.matching import FileMatcher, Matcher
 from icefloe.metadata.source_matching import AnyMatcher, KeyValues, PartitionValues, SourceMatcher
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.plan.files import FilePlan, choose_files, narrowed
 from icefloe.plan.merge_bind import BoundMerge
 from icefloe.plan.source_facts import (

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from pyspark.sql import Column, SparkSession
 
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.plan.merge_bind import BoundMerge
 from icefloe.plan.merge_files import MergeFiles
 from icefloe.plan.plan import Plan, plan_rows

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from icefloe.errors import UnsupportedTableError
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.plan.auto import rewritten_above
 from icefloe.plan.files import Candidate, FilePlan, SkippedFile
 from icefloe.plan.in_place import why_nothing_is_copied

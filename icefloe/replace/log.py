@@ -17,7 +17,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from icefloe.commit.window import changes_of
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.manifests import schema_for_spec
-from icefloe.metadata.state import TableState, ancestors, at_snapshot
+from icefloe.metadata.table_state import TableState, ancestors, at_snapshot
 from icefloe.replace.where import OPERATION, PREDICATE_KEY
 
 _DELETES = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from icefloe.metadata.files import PartitionKey
 from icefloe.metadata.manifests import schema_for_spec
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.plan.files import Candidate, FilePlan, SkippedFile, plan_files
 from icefloe.plan.plan import FileAction, Plan, PlannedFile
 from icefloe.predicates.lowered import Lowered, any_of

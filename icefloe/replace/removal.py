@@ -16,7 +16,7 @@ from icefloe.execute.row_changes import RowChange, change_rows
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows
 from icefloe.metadata.matching import FileMatcher
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.plan.files import FilePlan
 from icefloe.plan.plan import Plan, plan_statement
 from icefloe.publishing import Context, publish_changes, row_result

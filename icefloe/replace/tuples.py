@@ -16,7 +16,7 @@ from pyiceberg.types import PrimitiveType
 
 from icefloe.metadata.files import partition_key_of
 from icefloe.metadata.matching import FileMatcher
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.plan.files import Candidate, FilePlan, SkippedFile
 from icefloe.predicates.leaves import Column, Comparison, compare, is_in, is_null
 from icefloe.predicates.lowered import ALWAYS, UNKNOWN, Lowered, all_of, any_of

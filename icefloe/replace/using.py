@@ -28,7 +28,7 @@ from icefloe.execute.explained import with_footers
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import write_data
 from icefloe.metadata.files import LiveFile
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.plan.files import Candidate, plan_files
 from icefloe.plan.plan import Plan
 from icefloe.predicates.leaves import Column, Comparison, compare

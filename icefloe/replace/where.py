@@ -21,7 +21,7 @@ from icefloe.execute.row_changes import RowChange, change_rows
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, write_data
 from icefloe.metadata.matching import FileMatcher
-from icefloe.metadata.state import TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.plan.bind import Bound, bind_statement
 from icefloe.plan.dangling import dangling_deletes
 from icefloe.plan.files import FilePlan, plan_files

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from icefloe.engine import explain, run
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.maintenance.compact import compact
-from icefloe.metadata.state import MAIN, TableState, state_of
+from icefloe.metadata.table_state import MAIN, TableState, state_of
 from icefloe.publishing import Context
 from icefloe.results import DmlResult
 from icefloe.schema.to_spark import spark_schema

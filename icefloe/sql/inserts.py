@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from icefloe.engine import run
 from icefloe.errors import ColumnNotFoundError, ReplaceWhereError, SchemaMismatchError
-from icefloe.metadata.state import MAIN, TableState
+from icefloe.metadata.table_state import MAIN, TableState
 from icefloe.publishing import Context
 from icefloe.replace.partitions import overwrite_partitions
 from icefloe.replace.statements import Replacement, ReplaceStatement, Scope, UsingStatement

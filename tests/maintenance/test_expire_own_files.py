@@ -26,7 +26,7 @@ from pyiceberg.table.statistics import StatisticsFile
 
 from icefloe.errors import StorageError
 from icefloe.maintenance.folders import holds_warehouse
-from icefloe.metadata.old_metadata import remove_old_metadata
+from icefloe.metadata.table_state import remove_old_metadata
 from icefloe.storage.locations import name_of
 
 

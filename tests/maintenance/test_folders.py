@@ -9,7 +9,7 @@ from plain_tables import data_paths, make, open_lake, publish_at
 
 from icefloe.execute.folders import rewritten_folder
 from icefloe.metadata.manifests import read_snapshot_files
-from icefloe.metadata.state import state_of
+from icefloe.metadata.table_state import state_of
 
 
 @pytest.fixture

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import ResolveError
 from pyiceberg.io import FileIO
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, promote
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    SetCurrentSchemaUpdate,
+    TableUpdate,
+    update_table_metadata,
+)
+from pyiceberg.types import IcebergType, NestedField, PrimitiveType
 
 from icefloe.errors import StatementError, UnsupportedTableError
 from icefloe.redaction import DISTINCT, register
@@ -140,3 +151,119 @@ def metadata_folder(metadata: TableMetadata) -> str:
 def _folder(metadata: TableMetadata, key: str, default: str) -> str:
     chosen = metadata.properties.get(key) or f"{metadata.location.rstrip('/')}/{default}"
     return chosen.rstrip("/")
+
+
+# -------------------------------------------------------------------------------------------------
+# A change of a table's schema that is published together with a statement's rows.
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """A new current schema, and what the table must be like for it to be right."""
+
+    updates: tuple[TableUpdate, ...]
+    schema_id: int  # the current one before
+    last_column_id: int
+
+    @classmethod
+    def of(cls, state: TableState, schema: Schema) -> SchemaChange:
+        """Make `schema` the table's current one, under an id of its own."""
+        metadata = state.metadata
+        numbered = Schema(
+            *schema.fields,
+            schema_id=max(known.schema_id for known in metadata.schemas) + 1,
+            identifier_field_ids=list(schema.identifier_field_ids),
+        )
+        updates = (AddSchemaUpdate(schema_=numbered), SetCurrentSchemaUpdate(schema_id=-1))
+        return cls(updates, metadata.current_schema_id, metadata.last_column_id)
+
+    def fits(self, state: TableState) -> bool:
+        """Whether the table's schema is still the one that was changed."""
+        metadata = state.metadata
+        now = (metadata.current_schema_id, metadata.last_column_id)
+        return now == (self.schema_id, self.last_column_id)
+
+    def applied(self, state: TableState) -> TableState:
+        """The state with the new schema; nothing is published."""
+        metadata = update_table_metadata(state.metadata, self.updates)
+        return replace(state, metadata=metadata, schema=metadata.schema())
+
+
+# -------------------------------------------------------------------------------------------------
+# Whether files written under one schema can be read under a later one.
+
+
+def unreadable_columns(written: Schema, current: Schema) -> list[str]:
+    """Columns of `current` that files of `written` cannot give: new and required, or retyped.
+
+    Dropped, renamed, added optional and promoted columns are read by field id and do no harm.
+    """
+    if written.schema_id == current.schema_id:
+        return []
+    before = {field.field_id: field for field in written.fields}
+    return [field.name for field in current.fields if not _fits(before.get(field.field_id), field)]
+
+
+def _fits(before: NestedField | None, now: NestedField) -> bool:
+    if before is None:
+        return not now.required
+    if now.required and not before.required:
+        return False
+    return _promotes(before.field_type, now.field_type)
+
+
+def _promotes(before: IcebergType, now: IcebergType) -> bool:
+    if before == now:
+        return True
+    if not isinstance(now, PrimitiveType):
+        # Nested changes are by field id as well; a changed kind of nesting is a new column.
+        return type(before) is type(now)
+    try:
+        promote(before, now)
+    except ResolveError:
+        return False
+    return True
+
+
+# -------------------------------------------------------------------------------------------------
+# Metadata files of a commit: whether they failed to be written, and which old ones are deleted.
+
+_METADATA_FILES = "pyiceberg.serializers"  # reads and writes metadata files, and nothing else
+_WRITE = "_write_metadata"  # of catalogs that write them in this process
+_METADATA_FILE = re.compile(r"[^?#]+\.metadata\.json(\.gz)?")
+
+
+def remove_old_metadata(
+    catalog: Catalog, io: FileIO, before: TableMetadata, after: TableMetadata
+) -> None:
+    """Do what `write.metadata.delete-after-commit.enabled` asks; PyIceberg does so in its own way.
+
+    Only metadata files in the table's metadata folder: the log may name any path. The commit has
+    landed: a file that cannot be deleted is no reason to fail.
+    """
+    folder = metadata_folder(after)
+    own = [entry for entry in before.metadata_log if _is_in(folder, entry.metadata_file)]
+    with suppress(Exception):
+        catalog._delete_old_metadata(io, before.model_copy(update={"metadata_log": own}), after)
+
+
+def _is_in(folder: str, location: str) -> bool:
+    parent, _, name = location.rpartition("/")
+    return parent == folder and _METADATA_FILE.fullmatch(name) is not None
+
+
+def is_of_metadata_file(error: OSError) -> bool:
+    """Whether an error came while a metadata file was written or read, before the pointer moves.
+
+    Its class does not say: a connection to the catalog may break with any kind of OSError.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        module = str(frame.f_globals.get("__name__"))
+        if module == _METADATA_FILES or (
+            module.startswith("pyiceberg.") and frame.f_code.co_name == _WRITE
+        ):
+            return True
+        trace = trace.tb_next
+    return False
