@@ -17,12 +17,12 @@ from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, write_data
 from icefloe.merging import explain_merge, run_merge
 from icefloe.metadata.files import DeleteIndex, LiveFile, partition_key_of, unpartitioned_specs
-from icefloe.metadata.matching import FileMatcher
 from icefloe.metadata.table_state import TableState
 from icefloe.plan.bind import Bound, bind_statement
-from icefloe.plan.files import Candidate, FilePlan, plan_files
 from icefloe.plan.plan import Plan, plan_statement
-from icefloe.predicates.lowered import UNKNOWN
+from icefloe.pruning.candidates import Candidate, FilePlan, plan_files
+from icefloe.pruning.comparisons import UNKNOWN
+from icefloe.pruning.file_matcher import FileMatcher
 from icefloe.publishing import (
     Context,
     added_bytes,

@@ -13,13 +13,13 @@ from icefloe.execute.labelled import Labeller
 from icefloe.execute.merge_rows import MergeRows
 from icefloe.execute.pinned import pinned
 from icefloe.execute.scan import Scan
-from icefloe.metadata.matching import FileMatcher
 from icefloe.metadata.table_state import SchemaChange, TableState
 from icefloe.plan.merge_bind import BoundMerge, bind_merge
 from icefloe.plan.merge_files import MergeFiles, choose_merge_files
 from icefloe.plan.merge_plan import Join, choose_join, plan_merge
 from icefloe.plan.plan import Plan
-from icefloe.predicates.lowered import UNKNOWN
+from icefloe.pruning.comparisons import UNKNOWN
+from icefloe.pruning.file_matcher import FileMatcher
 from icefloe.publishing import Context, publish_changes, row_result, statement_files
 from icefloe.results import DmlResult
 from icefloe.schema.widen import merged_schema

@@ -14,7 +14,7 @@ from icefloe.execute.read_guard import guarded
 from icefloe.execute.scan import Scan
 from icefloe.metadata.table_state import TableState, at_snapshot, snapshot_as_of
 from icefloe.plan.bind import lower_condition
-from icefloe.plan.files import Candidate, plan_files
+from icefloe.pruning.candidates import Candidate, plan_files
 from icefloe.publishing import Context
 from icefloe.spark import columns as names
 from icefloe.spark.columns import quote, quoted, selected

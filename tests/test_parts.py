@@ -83,8 +83,8 @@ def test_u14_the_statement_builder_gathers_and_does_nothing(table_of):
 
 def test_u14_scan_and_label_finds_rows_by_file_and_position(table_of, partition_by):
     table = table_of(SCHEMA, ROWS[:3], ROWS[3:], partition_by=partition_by)
-    from icefloe.plan.files import plan_files  # noqa: PLC0415
-    from icefloe.predicates.lowered import ALWAYS  # noqa: PLC0415
+    from icefloe.pruning.candidates import plan_files  # noqa: PLC0415
+    from icefloe.pruning.comparisons import ALWAYS  # noqa: PLC0415
 
     state = table._state()
     scan = scan_module.Scan.of(table._lake.spark, state, plan_files(state, ALWAYS).candidates)

@@ -22,7 +22,7 @@ from pyroaring import BitMap64
 from icefloe.changes import FileChanges, RemoveFiles
 from icefloe.commit.window import CommitWindow
 from icefloe.metadata.files import LiveFile, partition_key_of
-from icefloe.metadata.matching import Matcher
+from icefloe.pruning.file_matcher import Matcher
 from icefloe.settings import Isolation
 
 ReadDeletes = Callable[[list[LiveFile]], Mapping[str, Mapping[str, BitMap64]]]

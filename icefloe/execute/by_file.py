@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from icefloe.execute.file_keys import FileKeys
-from icefloe.plan.files import Candidate
+from icefloe.pruning.candidates import Candidate
 from icefloe.spark import columns
 
 _MOST_NUMBERED = 64  # files, through which every row looks for its own

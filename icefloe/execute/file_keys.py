@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from icefloe.errors import UnsupportedTableError
-from icefloe.plan.files import Candidate
+from icefloe.pruning.candidates import Candidate
 from icefloe.spark import columns
 from icefloe.storage.files import spark_uri
 from icefloe.tasks.positions import FileKey

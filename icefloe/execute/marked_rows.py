@@ -14,7 +14,7 @@ from icefloe.execute.rewrite import Rewritten
 from icefloe.execute.scan import Scan
 from icefloe.metadata.files import LiveFile, PartitionKey
 from icefloe.plan.dangling import dangling_deletes
-from icefloe.plan.files import FilePlan
+from icefloe.pruning.candidates import FilePlan
 from icefloe.tasks.positions import FileKey
 
 Hits = Mapping[str, BitMap64]  # rows by data file location

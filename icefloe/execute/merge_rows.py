@@ -29,8 +29,8 @@ from icefloe.execute.row_counts import counted
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, find_rows, write_data
 from icefloe.plan.auto import is_rewritten
-from icefloe.plan.files import Candidate, FilePlan
 from icefloe.plan.merge_plan import JoinShape
+from icefloe.pruning.candidates import Candidate, FilePlan
 from icefloe.settings import UpdateMode
 from icefloe.spark import columns
 from icefloe.spark.columns import quoted

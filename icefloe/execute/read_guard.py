@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from icefloe.execute.data_files import leaves
 from icefloe.execute.read_names import by_id_alone, names_may_be_reused
 from icefloe.execute.scan import Scan
-from icefloe.plan.files import Candidate
+from icefloe.pruning.candidates import Candidate
 from icefloe.spark import columns
 from icefloe.spark.session import LOST_SETTING
 from icefloe.storage.files import locate, naming_unreadable_file

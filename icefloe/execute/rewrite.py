@@ -32,8 +32,8 @@ from icefloe.execute.write_data import (
     written_rows,
 )
 from icefloe.metadata.files import LiveFile
-from icefloe.plan.files import Candidate
 from icefloe.plan.in_place import why_through_spark
+from icefloe.pruning.candidates import Candidate
 from icefloe.schema.partition_spec import source_path
 from icefloe.spark import columns
 from icefloe.spark.columns import quoted

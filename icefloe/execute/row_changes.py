@@ -23,7 +23,7 @@ from icefloe.execute.scan import Scan
 from icefloe.execute.splits import columns_in, larger_splits, times_read
 from icefloe.execute.write_data import REPLACING, WrittenRows, find_rows, write_data
 from icefloe.plan.auto import is_rewritten
-from icefloe.plan.files import Candidate, FilePlan
+from icefloe.pruning.candidates import Candidate, FilePlan
 from icefloe.settings import UpdateMode
 from icefloe.spark import columns
 from icefloe.spark.columns import quote

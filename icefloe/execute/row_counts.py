@@ -17,7 +17,7 @@ from pyiceberg.io import FileIO
 from icefloe.execute.scan import Scan
 from icefloe.metadata.files import LiveFile
 from icefloe.parquet.footer import check_rows, group_rows, open_parquet
-from icefloe.plan.files import Candidate
+from icefloe.pruning.candidates import Candidate
 from icefloe.spark.session import reading_by_id
 from icefloe.storage.files import locate, naming_unreadable_file
 

@@ -29,7 +29,7 @@ from icefloe.execute.position_deletes import Deleted, read_position_deletes
 from icefloe.execute.read_names import by_id_alone, names_may_be_reused, under_own_name
 from icefloe.metadata.files import LiveFile, unpartitioned_specs
 from icefloe.metadata.table_state import TableState
-from icefloe.plan.files import Candidate
+from icefloe.pruning.candidates import Candidate
 from icefloe.schema.to_spark import spark_schema, spark_type
 from icefloe.spark import columns
 from icefloe.spark.columns import quote, quoted, selected

@@ -12,13 +12,13 @@ from icefloe.execute.compaction import write_packed
 from icefloe.execute.scan import Scan
 from icefloe.metadata.files import SnapshotFiles, unpartitioned_specs
 from icefloe.metadata.manifests import read_snapshot_files
-from icefloe.metadata.matching import FileMatcher
 from icefloe.metadata.table_state import MAIN, TableState
 from icefloe.plan.bind import bind_condition, lower_condition
 from icefloe.plan.dangling import dangling_deletes
-from icefloe.plan.files import choose_files
 from icefloe.plan.packing import Packing, pack_files
-from icefloe.predicates.lowered import UNKNOWN
+from icefloe.pruning.candidates import choose_files
+from icefloe.pruning.comparisons import UNKNOWN
+from icefloe.pruning.file_matcher import FileMatcher
 from icefloe.publishing import Context, added_bytes, publish_changes, repeated, statement_files
 from icefloe.results import DmlResult
 from icefloe.schema.to_spark import spark_schema

@@ -7,8 +7,8 @@ from collections.abc import Container
 
 from icefloe.metadata.files import ids_of_columns
 from icefloe.metadata.table_state import TableState
-from icefloe.plan.files import Candidate
 from icefloe.plan.in_place import why_nothing_is_copied
+from icefloe.pruning.candidates import Candidate
 from icefloe.settings import AutoBy
 
 log = logging.getLogger("icefloe")

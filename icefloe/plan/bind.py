@@ -19,8 +19,8 @@ from icefloe.errors import (
     TypeMismatchError,
 )
 from icefloe.metadata.table_state import TableState
-from icefloe.predicates.lower import lower
-from icefloe.predicates.lowered import UNKNOWN, Lowered
+from icefloe.pruning.comparisons import UNKNOWN, Lowered
+from icefloe.pruning.conditions import lower
 from icefloe.schema.to_spark import can_store, needs_check, spark_schema
 from icefloe.spark.columns import PREFIX, quoted
 from icefloe.spark.errors import of_one_row, translated

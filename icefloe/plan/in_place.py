@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from icefloe.metadata.table_state import TableState
-from icefloe.plan.files import Candidate
+from icefloe.pruning.candidates import Candidate
 from icefloe.schema.partition_spec import source_path
 from icefloe.tasks.operation import is_cut_anew
 

@@ -30,8 +30,8 @@ from icefloe.plan.bind import (
 from icefloe.plan.filled import filled
 from icefloe.plan.merge_keys import MergeKey, Sides, find_keys, is_identical, match_name
 from icefloe.plan.qualify import qualify
-from icefloe.predicates.lower import lower
-from icefloe.predicates.lowered import ALWAYS, UNKNOWN, Lowered
+from icefloe.pruning.comparisons import ALWAYS, UNKNOWN, Lowered
+from icefloe.pruning.conditions import lower
 from icefloe.schema.to_spark import spark_schema
 from icefloe.spark import columns
 from icefloe.spark.errors import of_one_row, translated

@@ -13,10 +13,7 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.transforms import Transform, TruncateTransform
 from pyspark.sql import DataFrame
 
-from icefloe.metadata.matching import FileMatcher, Matcher
-from icefloe.metadata.source_matching import AnyMatcher, KeyValues, PartitionValues, SourceMatcher
 from icefloe.metadata.table_state import TableState
-from icefloe.plan.files import FilePlan, choose_files, narrowed
 from icefloe.plan.merge_bind import BoundMerge
 from icefloe.plan.source_facts import (
     SourceFacts,
@@ -27,7 +24,10 @@ from icefloe.plan.source_facts import (
     partition_values,
     range_expression,
 )
-from icefloe.predicates.lowered import ALWAYS, NEVER, Lowered, all_of
+from icefloe.pruning.candidates import FilePlan, choose_files, narrowed
+from icefloe.pruning.comparisons import ALWAYS, NEVER, Lowered, all_of
+from icefloe.pruning.file_matcher import FileMatcher, Matcher
+from icefloe.pruning.source_matcher import AnyMatcher, KeyValues, PartitionValues, SourceMatcher
 from icefloe.statements import MergeOptions, When
 
 # From here on, reading every manifest costs more than another look at the source.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from icefloe.metadata.files import PartitionKey
-from icefloe.plan.files import Candidate
+from icefloe.pruning.candidates import Candidate
 
 SMALL = 0.75  # of the target size: a file below it is worth joining with others
 LARGE = 1.8  # a file above it is worth splitting

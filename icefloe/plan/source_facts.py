@@ -45,8 +45,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from icefloe.metadata.source_matching import Interval, KeyValues, PartitionValues
 from icefloe.plan.merge_keys import MergeKey, Sides, is_identical
+from icefloe.pruning.source_matcher import Interval, KeyValues, PartitionValues
 from icefloe.schema.partition_values import has_value, partition_columns, to_record
 from icefloe.schema.to_spark import spark_type
 from icefloe.spark.columns import quote, quoted

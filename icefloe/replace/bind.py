@@ -34,8 +34,8 @@ from icefloe.errors import (
     PartitionColumnNotFoundError,
     PartitionTypeMismatchError,
 )
-from icefloe.predicates.leaves import Comparison
-from icefloe.predicates.literals import LiteralKind, SqlLiteral, coerce
+from icefloe.pruning.comparisons import Comparison
+from icefloe.pruning.literals import LiteralKind, SqlLiteral, coerce
 from icefloe.replace.parse import Tree
 from icefloe.replace.tree import And, Compare, Constant, In, IsNull, Node, Not, Or
 from icefloe.schema.partition_spec import source_path

@@ -30,7 +30,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, DecimalType, PrimitiveType
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 
-from icefloe.predicates.leaves import Comparison
+from icefloe.pruning.comparisons import Comparison
 from icefloe.replace.bind import PartitionPredicate, SourceColumn
 from icefloe.replace.tree import And, Compare, Constant, In, IsNull, Node, Not, Or
 

@@ -9,8 +9,8 @@ from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from icefloe.errors import InvalidPredicateError, UnsupportedOperatorError
-from icefloe.predicates.leaves import Comparison
-from icefloe.predicates.literals import LiteralKind, SqlLiteral, read_literal
+from icefloe.pruning.comparisons import Comparison
+from icefloe.pruning.literals import LiteralKind, SqlLiteral, read_literal
 from icefloe.replace.tree import And, Compare, Constant, In, IsNull, Node, Not, Or
 
 Tree = Node[SqlLiteral]

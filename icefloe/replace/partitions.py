@@ -22,7 +22,7 @@ from icefloe.engine import run
 from icefloe.execute.write_data import write_data
 from icefloe.metadata.manifests import list_manifests
 from icefloe.metadata.table_state import TableState
-from icefloe.plan.files import plan_files
+from icefloe.pruning.candidates import plan_files
 from icefloe.publishing import Context, repeated, statement_files
 from icefloe.replace.removal import Removal, replace_rows
 from icefloe.replace.tuples import (

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from icefloe.metadata.files import PartitionKey
 from icefloe.metadata.manifests import schema_for_spec
 from icefloe.metadata.table_state import TableState
-from icefloe.plan.files import Candidate, FilePlan, SkippedFile, plan_files
 from icefloe.plan.plan import FileAction, Plan, PlannedFile
-from icefloe.predicates.lowered import Lowered, any_of
+from icefloe.pruning.candidates import Candidate, FilePlan, SkippedFile, plan_files
+from icefloe.pruning.comparisons import Lowered, any_of
 from icefloe.replace.bind import PartitionPredicate, bind_predicate
 from icefloe.replace.borders import refuse_between_borders, straddling
 from icefloe.replace.match import Match, match_partition

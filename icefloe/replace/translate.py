@@ -22,9 +22,20 @@ from pyiceberg.types import (
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
 
-from icefloe.predicates.leaves import Column, Comparison, compare, is_in, is_null
-from icefloe.predicates.literals import LiteralKind, SqlLiteral
-from icefloe.predicates.lowered import ALWAYS, NEVER, UNKNOWN, Lowered, all_of, any_of
+from icefloe.pruning.comparisons import (
+    ALWAYS,
+    NEVER,
+    UNKNOWN,
+    Column,
+    Comparison,
+    Lowered,
+    all_of,
+    any_of,
+    compare,
+    is_in,
+    is_null,
+)
+from icefloe.pruning.literals import LiteralKind, SqlLiteral
 from icefloe.replace.bind import PartitionPredicate, SourceColumn
 from icefloe.replace.tree import And, Compare, Constant, In, IsNull, Node, Not, Or
 from icefloe.schema.partition_spec import source_path

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
-from icefloe.predicates.leaves import Comparison
+from icefloe.pruning.comparisons import Comparison
 
 V = TypeVar("V")
 

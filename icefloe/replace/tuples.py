@@ -15,11 +15,21 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
 from icefloe.metadata.files import partition_key_of
-from icefloe.metadata.matching import FileMatcher
 from icefloe.metadata.table_state import TableState
-from icefloe.plan.files import Candidate, FilePlan, SkippedFile
-from icefloe.predicates.leaves import Column, Comparison, compare, is_in, is_null
-from icefloe.predicates.lowered import ALWAYS, UNKNOWN, Lowered, all_of, any_of
+from icefloe.pruning.candidates import Candidate, FilePlan, SkippedFile
+from icefloe.pruning.comparisons import (
+    ALWAYS,
+    UNKNOWN,
+    Column,
+    Comparison,
+    Lowered,
+    all_of,
+    any_of,
+    compare,
+    is_in,
+    is_null,
+)
+from icefloe.pruning.file_matcher import FileMatcher
 from icefloe.replace.match import NULL, values_of
 from icefloe.replace.translate import sql_literal
 

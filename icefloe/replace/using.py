@@ -29,10 +29,9 @@ from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import write_data
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.table_state import TableState
-from icefloe.plan.files import Candidate, plan_files
 from icefloe.plan.plan import Plan
-from icefloe.predicates.leaves import Column, Comparison, compare
-from icefloe.predicates.lowered import UNKNOWN, Lowered, all_of
+from icefloe.pruning.candidates import Candidate, plan_files
+from icefloe.pruning.comparisons import UNKNOWN, Column, Comparison, Lowered, all_of, compare
 from icefloe.publishing import Context, repeated, statement_files
 from icefloe.replace.removal import Removal, plan_removal, replace_rows
 from icefloe.replace.statements import UsingStatement

@@ -20,13 +20,13 @@ from icefloe.execute.explained import with_footers
 from icefloe.execute.row_changes import RowChange, change_rows
 from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, write_data
-from icefloe.metadata.matching import FileMatcher
 from icefloe.metadata.table_state import TableState
 from icefloe.plan.bind import Bound, bind_statement
 from icefloe.plan.dangling import dangling_deletes
-from icefloe.plan.files import FilePlan, plan_files
 from icefloe.plan.plan import Plan, plan_statement
-from icefloe.predicates.lowered import UNKNOWN, Lowered, any_of
+from icefloe.pruning.candidates import FilePlan, plan_files
+from icefloe.pruning.comparisons import UNKNOWN, Lowered, any_of
+from icefloe.pruning.file_matcher import FileMatcher
 from icefloe.publishing import Context, added_bytes, publish_changes, repeated, statement_files
 from icefloe.replace.plan import (
     PartitionPlan,

@@ -21,7 +21,7 @@ from icefloe.metadata.manifests import list_manifests
 from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
 from icefloe.parquet.fields import Chunk, Element, File, Group, Meta
 from icefloe.parquet.footer import footer_bytes, group_rows, open_buffer
-from icefloe.plan.files import Candidate
+from icefloe.pruning.candidates import Candidate
 
 MODES = ("copy-on-write", "merge-on-read", "auto")
 MAPPING = (

@@ -18,7 +18,7 @@ from icefloe.changes import FileChanges
 from icefloe.commit.committer import Commit, publish
 from icefloe.commit.conflicts import Guard
 from icefloe.plan.bind import lower_condition
-from icefloe.plan.files import plan_files
+from icefloe.pruning.candidates import plan_files
 from icefloe.settings import Isolation
 from icefloe.storage.files import locate, spark_uri
 

@@ -7,8 +7,8 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
 from icefloe.metadata.files import LiveFile
-from icefloe.plan.files import Candidate
 from icefloe.plan.packing import pack_files
+from icefloe.pruning.candidates import Candidate
 
 
 def candidate(size, *, rows=100, partition=("a",), spec_id=1, number=1, equality=()):

@@ -22,7 +22,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from icefloe.predicates.lower import Lowered, lower
+from icefloe.pruning.conditions import Lowered, lower
 
 SCHEMA = Schema(
     NestedField(1, "a", IntegerType()),

@@ -44,8 +44,8 @@ from pyiceberg.types import (
     TimestampType,
 )
 
-from icefloe.metadata.matching import FileMatcher
-from icefloe.predicates.lower import lower
+from icefloe.pruning.conditions import lower
+from icefloe.pruning.file_matcher import FileMatcher
 
 SCHEMA = Schema(
     NestedField(1, "i", IntegerType(), required=False),

@@ -39,8 +39,8 @@ from icefloe.errors import (
     TypeMismatchError,
     UnsupportedOperatorError,
 )
-from icefloe.predicates.leaves import Comparison
-from icefloe.predicates.literals import LiteralKind, SqlLiteral
+from icefloe.pruning.comparisons import Comparison
+from icefloe.pruning.literals import LiteralKind, SqlLiteral
 from icefloe.replace.bind import bind_predicate
 from icefloe.replace.borders import refuse_between_borders
 from icefloe.replace.match import Match, match_partition

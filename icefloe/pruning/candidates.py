@@ -9,9 +9,9 @@ from pyiceberg.transforms import IdentityTransform
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.files import DeleteIndex, LiveFile, SnapshotFiles, unpartitioned_specs
 from icefloe.metadata.manifests import read_snapshot_files
-from icefloe.metadata.matching import FileMatcher, Matcher
 from icefloe.metadata.table_state import TableState
-from icefloe.predicates.lowered import Lowered
+from icefloe.pruning.comparisons import Lowered
+from icefloe.pruning.file_matcher import FileMatcher, Matcher
 
 
 @dataclass(frozen=True, slots=True)

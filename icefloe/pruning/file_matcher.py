@@ -45,7 +45,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 
-from icefloe.predicates.lower import Lowered
+from icefloe.pruning.conditions import Lowered
 
 T = TypeVar("T")
 Test = Callable[[T], bool]

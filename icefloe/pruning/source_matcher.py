@@ -11,7 +11,7 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.types import PrimitiveType
 
-from icefloe.metadata.matching import FileMatcher, Matcher, is_plain
+from icefloe.pruning.file_matcher import FileMatcher, Matcher, is_plain
 
 Interval = tuple[Any, Any]  # both ends included, as Iceberg keeps values
 

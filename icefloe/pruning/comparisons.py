@@ -1,8 +1,4 @@
-"""The predicates on one column: comparisons, IN, LIKE, IS NULL.
-
-SQL's NULL rules are spelled out here, because PyIceberg's `!=`, `NOT IN` and NOT STARTS WITH match
-NULLs and SQL's do not.
-"""
+"""What is known about when a condition is TRUE, and how AND and OR combine it."""
 
 from __future__ import annotations
 
@@ -11,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
     And,
     BooleanExpression,
     EqualTo,
@@ -40,8 +38,62 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from icefloe.predicates.literals import AnyLiteral, LiteralKind, SqlLiteral, coerce
-from icefloe.predicates.lowered import NEVER, UNKNOWN, Lowered
+from icefloe.pruning.literals import AnyLiteral, LiteralKind, SqlLiteral, coerce
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A SQL condition as PyIceberg expressions, for choosing files only (Spark judges rows).
+
+    `inclusive` is TRUE for every row the condition is TRUE for, and maybe for more; AlwaysTrue when
+    nothing is known. `exact` is TRUE for exactly those rows (SQL TRUE, not NULL), None when that
+    could not be said. Neither holds a NOT node. `exact` never compares a float or double column:
+    bounds leave NaN out, so no file can be proven to match.
+    """
+
+    inclusive: BooleanExpression
+    exact: BooleanExpression | None
+
+
+ALWAYS = Lowered(AlwaysTrue(), AlwaysTrue())
+NEVER = Lowered(AlwaysFalse(), AlwaysFalse())
+UNKNOWN = Lowered(AlwaysTrue(), None)
+
+
+def all_of(parts: Sequence[Lowered]) -> Lowered:
+    """AND: what is known of one part narrows the whole."""
+    exacts = [part.exact for part in parts]
+    if any(exact is AlwaysFalse() for exact in exacts):
+        return NEVER
+    known = [exact for exact in exacts if exact is not None]
+    return Lowered(
+        _balanced(And, [part.inclusive for part in parts]),
+        _balanced(And, known) if len(known) == len(exacts) else None,
+    )
+
+
+def any_of(parts: Sequence[Lowered]) -> Lowered:
+    """OR: one unknown part makes the whole unknown, unless another is always true."""
+    exacts = [part.exact for part in parts]
+    if any(exact is AlwaysTrue() for exact in exacts):
+        return ALWAYS
+    known = [exact for exact in exacts if exact is not None]
+    return Lowered(
+        _balanced(Or, [part.inclusive for part in parts]),
+        _balanced(Or, known) if len(known) == len(exacts) else None,
+    )
+
+
+def _balanced(join: type[And | Or], parts: Sequence[BooleanExpression]) -> BooleanExpression:
+    """A tree of logarithmic depth, because PyIceberg's visitors recurse."""
+    if len(parts) == 1:
+        return parts[0]
+    middle = len(parts) // 2
+    return join(_balanced(join, parts[:middle]), _balanced(join, parts[middle:]))
+
+
+# -------------------------------------------------------------------------------------------------
+# The predicates on one column: comparisons, IN, LIKE, IS NULL.
 
 
 class Comparison(Enum):

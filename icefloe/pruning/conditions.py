@@ -14,9 +14,15 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import PrimitiveType
 from sqlglot import exp, parse_one
 
-from icefloe.predicates.leaves import (
+from icefloe.pruning.comparisons import (
+    ALWAYS,
+    NEVER,
+    UNKNOWN,
     Column,
     Comparison,
+    Lowered,
+    all_of,
+    any_of,
     compare,
     compare_null_safe,
     is_in,
@@ -24,8 +30,7 @@ from icefloe.predicates.leaves import (
     is_null,
     is_true,
 )
-from icefloe.predicates.literals import SqlLiteral, read_literal
-from icefloe.predicates.lowered import ALWAYS, NEVER, UNKNOWN, Lowered, all_of, any_of
+from icefloe.pruning.literals import SqlLiteral, read_literal
 
 __all__ = ["Lowered", "lower"]
 

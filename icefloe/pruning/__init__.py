@@ -1,0 +1,1 @@
+"""Which files a statement can skip."""
