@@ -13,7 +13,6 @@ from icefloe.commit.conflicts import Guard
 from icefloe.commit.snapshot import Removed
 from icefloe.execute.explained import with_footers
 from icefloe.execute.row_changes import RowChange, change_rows
-from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, write_data
 from icefloe.merging import explain_merge, run_merge
 from icefloe.metadata.files import DeleteIndex, LiveFile, partition_key_of, unpartitioned_specs
@@ -32,6 +31,7 @@ from icefloe.publishing import (
     statement_files,
 )
 from icefloe.results import DmlResult
+from icefloe.scan.scan import Scan
 from icefloe.settings import Isolation
 from icefloe.spark.errors import translated
 from icefloe.spark.session import reading_by_id

@@ -12,7 +12,6 @@ from icefloe.execute.explained import with_footers
 from icefloe.execute.labelled import Labeller
 from icefloe.execute.merge_rows import MergeRows
 from icefloe.execute.pinned import pinned
-from icefloe.execute.scan import Scan
 from icefloe.metadata.table_state import SchemaChange, TableState
 from icefloe.plan.merge_bind import BoundMerge, bind_merge
 from icefloe.plan.merge_files import MergeFiles, choose_merge_files
@@ -22,6 +21,7 @@ from icefloe.pruning.comparisons import UNKNOWN
 from icefloe.pruning.file_matcher import FileMatcher
 from icefloe.publishing import Context, publish_changes, row_result, statement_files
 from icefloe.results import DmlResult
+from icefloe.scan.scan import Scan
 from icefloe.schema.widen import merged_schema
 from icefloe.spark.errors import translated
 from icefloe.spark.session import prepare

@@ -10,12 +10,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from icefloe.errors import ColumnNotFoundError, StatementError
-from icefloe.execute.read_guard import guarded
-from icefloe.execute.scan import Scan
 from icefloe.metadata.table_state import TableState, at_snapshot, snapshot_as_of
 from icefloe.plan.bind import lower_condition
 from icefloe.pruning.candidates import Candidate, plan_files
 from icefloe.publishing import Context
+from icefloe.scan.read_guard import guarded
+from icefloe.scan.scan import Scan
 from icefloe.spark import columns as names
 from icefloe.spark.columns import quote, quoted, selected
 from icefloe.spark.errors import of_one_row, translated

@@ -18,20 +18,19 @@ from pyspark.sql import functions as F
 from tables import data_files, delete_files, rows
 
 from icefloe import errors
-from icefloe.bitmaps import as_array, as_bitmap, as_words, unite
 from icefloe.changes import FileChanges, RemoveFiles
 from icefloe.commit.retry import LostRaceError, with_retries
 from icefloe.commit.snapshot import Removed, SnapshotDraft, operation_of
-from icefloe.execute import scan as scan_module
-from icefloe.execute.by_file import by_file
-from icefloe.execute.file_keys import FileKeys
-from icefloe.execute.position_deletes import (
+from icefloe.deletes.position_deletes import (
     DeletePartition,
     read_position_deletes,
     write_position_deletes,
 )
+from icefloe.deletes.row_positions import as_array, as_bitmap, as_words, unite
 from icefloe.execute.write_data import find_rows, write_data
 from icefloe.metadata.files import unpartitioned_specs
+from icefloe.scan import scan as scan_module
+from icefloe.scan.file_keys import FileKeys, by_file
 from icefloe.settings import RetryPolicy, Settings, known_properties
 from icefloe.spark import columns
 from icefloe.statements import RowStatement

@@ -19,12 +19,12 @@ from icefloe.commit.retry import LostRaceError, with_retries
 from icefloe.commit.snapshot import Removed, SnapshotDraft, operation_of
 from icefloe.commit.swap import load_table, race_lost, swap, unknown
 from icefloe.commit.window import window_since
+from icefloe.deletes.position_deletes import read_position_deletes
 from icefloe.errors import (
     CommitStateUnknownError,
     ConflictError,
     StorageError,
 )
-from icefloe.execute.position_deletes import read_position_deletes
 from icefloe.metadata.files import unpartitioned_specs
 from icefloe.metadata.table_state import (
     SchemaChange,

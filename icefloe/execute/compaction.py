@@ -10,8 +10,6 @@ from pyspark.sql import functions as F
 
 from icefloe.execute.carried_values import check_carried_values
 from icefloe.execute.rewrite import uneven
-from icefloe.execute.row_counts import counted
-from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import (
     WrittenRows,
     as_written,
@@ -22,6 +20,8 @@ from icefloe.execute.write_data import (
     written_rows,
 )
 from icefloe.plan.packing import LARGE, Pack, Packing, Source
+from icefloe.scan.row_counts import counted
+from icefloe.scan.scan import Scan
 from icefloe.schema.partition_values import partition_columns
 from icefloe.spark import columns
 from icefloe.spark.frames import frame_of

@@ -22,12 +22,12 @@ from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from icefloe.execute.scan import Scan
 from icefloe.plan.merge_bind import BoundMerge
 from icefloe.plan.merge_keys import is_identical
 from icefloe.plan.merge_plan import Join, JoinShape
 from icefloe.plan.source_facts import ordinal_of
 from icefloe.pruning.source_matcher import Interval, KeyValues
+from icefloe.scan.scan import Scan
 from icefloe.spark import columns
 from icefloe.spark.columns import quote, quote_path, quoted
 from icefloe.spark.errors import translated

@@ -8,13 +8,13 @@ from pyiceberg.manifest import DataFile
 from pyroaring import BitMap64
 
 from icefloe.changes import FileChanges, RemoveFiles
+from icefloe.deletes.dangling import dangling_deletes
+from icefloe.deletes.position_deletes import DeletePartition, write_position_deletes
 from icefloe.execute.folders import partition_folder
-from icefloe.execute.position_deletes import DeletePartition, write_position_deletes
 from icefloe.execute.rewrite import Rewritten
-from icefloe.execute.scan import Scan
 from icefloe.metadata.files import LiveFile, PartitionKey
-from icefloe.plan.dangling import dangling_deletes
 from icefloe.pruning.candidates import FilePlan
+from icefloe.scan.scan import Scan
 from icefloe.tasks.positions import FileKey
 
 Hits = Mapping[str, BitMap64]  # rows by data file location

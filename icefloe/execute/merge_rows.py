@@ -16,8 +16,8 @@ from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from icefloe.deletes.row_positions import ActedRows
 from icefloe.errors import CardinalityError
-from icefloe.execute.acted_rows import ActedRows
 from icefloe.execute.carried_values import check_carried_values
 from icefloe.execute.labelled import Labeller
 from icefloe.execute.marked_rows import Hits, by_location, count, file_changes
@@ -25,12 +25,12 @@ from icefloe.execute.pinned import kept
 from icefloe.execute.rewrite import Rewriter, Rewritten, uneven
 from icefloe.execute.rewrite_and_add import FilesAndNewRows
 from icefloe.execute.row_changes import RowChangeOutcome
-from icefloe.execute.row_counts import counted
-from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, find_rows, write_data
 from icefloe.plan.auto import is_rewritten
 from icefloe.plan.merge_plan import JoinShape
 from icefloe.pruning.candidates import Candidate, FilePlan
+from icefloe.scan.row_counts import counted
+from icefloe.scan.scan import Scan
 from icefloe.settings import UpdateMode
 from icefloe.spark import columns
 from icefloe.spark.columns import quoted

@@ -16,14 +16,12 @@ from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from icefloe.bitmaps import as_array, as_bitmap
+from icefloe.deletes.row_positions import as_array, as_bitmap
 from icefloe.errors import IcefloeError, StorageError
-from icefloe.execute.by_file import by_file
 from icefloe.execute.carried import carried_metrics
 from icefloe.execute.carried_values import check_carried_values
 from icefloe.execute.data_files import build_data_file, leaves
 from icefloe.execute.folders import rewritten_folder
-from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import (
     WrittenRows,
     file_layout,
@@ -34,6 +32,8 @@ from icefloe.execute.write_data import (
 from icefloe.metadata.files import LiveFile
 from icefloe.plan.in_place import why_through_spark
 from icefloe.pruning.candidates import Candidate
+from icefloe.scan.file_keys import by_file
+from icefloe.scan.scan import Scan
 from icefloe.schema.partition_spec import source_path
 from icefloe.spark import columns
 from icefloe.spark.columns import quoted

@@ -12,7 +12,6 @@ from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from icefloe.execute.by_file import by_file
 from icefloe.execute.rewrite import Rewriter, Rewritten
 from icefloe.execute.write_data import (
     WrittenRows,
@@ -22,6 +21,7 @@ from icefloe.execute.write_data import (
     written_names,
     written_rows,
 )
+from icefloe.scan.file_keys import by_file
 from icefloe.schema.partition_values import partition_columns
 from icefloe.spark import columns
 from icefloe.tasks.positions import ChangeColumns

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 from pyspark.sql import Column
 
-from icefloe.execute.scan import Scan
 from icefloe.metadata.files import ids_of_columns
+from icefloe.scan.scan import Scan
 from icefloe.spark.session import held
 
 _SETTING = "spark.sql.files.maxPartitionBytes"

@@ -16,7 +16,7 @@ from pyiceberg.types import DateType, TimestampType, TimestamptzType
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from icefloe.execute.acted_rows import ActedRows, acted_rows
+from icefloe.deletes.row_positions import ActedRows, acted_rows
 from icefloe.execute.data_files import build_data_file, leaves
 from icefloe.metadata.table_state import TableState
 from icefloe.schema.partition_values import partition_columns, to_record

@@ -7,20 +7,20 @@ from dataclasses import replace
 from icefloe.changes import FileChanges, RemoveFiles
 from icefloe.commit.conflicts import Guard
 from icefloe.commit.snapshot import Removed
+from icefloe.deletes.dangling import dangling_deletes
 from icefloe.errors import StatementError
 from icefloe.execute.compaction import write_packed
-from icefloe.execute.scan import Scan
 from icefloe.metadata.files import SnapshotFiles, unpartitioned_specs
 from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.table_state import MAIN, TableState
 from icefloe.plan.bind import bind_condition, lower_condition
-from icefloe.plan.dangling import dangling_deletes
 from icefloe.plan.packing import Packing, pack_files
 from icefloe.pruning.candidates import choose_files
 from icefloe.pruning.comparisons import UNKNOWN
 from icefloe.pruning.file_matcher import FileMatcher
 from icefloe.publishing import Context, added_bytes, publish_changes, repeated, statement_files
 from icefloe.results import DmlResult
+from icefloe.scan.scan import Scan
 from icefloe.schema.to_spark import spark_schema
 from icefloe.settings import Isolation
 from icefloe.spark import columns

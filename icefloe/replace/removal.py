@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame
 
 from icefloe.commit.conflicts import Guard
 from icefloe.execute.row_changes import RowChange, change_rows
-from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows
 from icefloe.metadata.table_state import TableState
 from icefloe.plan.plan import Plan, plan_statement
@@ -21,6 +20,7 @@ from icefloe.pruning.candidates import FilePlan
 from icefloe.pruning.file_matcher import FileMatcher
 from icefloe.publishing import Context, publish_changes, row_result
 from icefloe.results import DmlResult
+from icefloe.scan.scan import Scan
 from icefloe.settings import UpdateKind
 from icefloe.statements import Options, RowStatement
 

@@ -25,7 +25,6 @@ from pyspark.sql import functions as F
 from icefloe.commit.committer import already_done
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.execute.explained import with_footers
-from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import write_data
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.table_state import TableState
@@ -44,6 +43,7 @@ from icefloe.replace.tuples import (
 )
 from icefloe.results import DmlResult
 from icefloe.rows import fit_rows
+from icefloe.scan.scan import Scan
 from icefloe.spark import columns
 from icefloe.spark.columns import quoted
 

@@ -14,15 +14,14 @@ from pyspark.sql import functions as F
 from icefloe.changes import FileChanges, RemoveFiles
 from icefloe.commit.committer import already_done
 from icefloe.commit.conflicts import Guard
+from icefloe.deletes.dangling import dangling_deletes
 from icefloe.engine import count_live
 from icefloe.errors import InvalidPredicateError, ParseError
 from icefloe.execute.explained import with_footers
 from icefloe.execute.row_changes import RowChange, change_rows
-from icefloe.execute.scan import Scan
 from icefloe.execute.write_data import WrittenRows, write_data
 from icefloe.metadata.table_state import TableState
 from icefloe.plan.bind import Bound, bind_statement
-from icefloe.plan.dangling import dangling_deletes
 from icefloe.plan.plan import Plan, plan_statement
 from icefloe.pruning.candidates import FilePlan, plan_files
 from icefloe.pruning.comparisons import UNKNOWN, Lowered, any_of
@@ -39,6 +38,7 @@ from icefloe.replace.statements import ReplaceStatement, Scope
 from icefloe.replace.translate import as_condition
 from icefloe.results import DmlResult
 from icefloe.rows import fit_rows
+from icefloe.scan.scan import Scan
 from icefloe.settings import UpdateKind
 from icefloe.spark import columns
 from icefloe.statements import RowStatement

@@ -13,15 +13,15 @@ from hand_made import equality_delete, publish
 from tables import data_files, delete_files, stored_files
 
 from icefloe import Table
+from icefloe.deletes.position_deletes import read_position_deletes
 from icefloe.errors import StorageError, UnsupportedTableError
-from icefloe.execute.position_deletes import read_position_deletes
-from icefloe.execute.row_counts import counted
-from icefloe.execute.scan import Scan
 from icefloe.metadata.manifests import list_manifests
 from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
 from icefloe.parquet.fields import Chunk, Element, File, Group, Meta
 from icefloe.parquet.footer import footer_bytes, group_rows, open_buffer
 from icefloe.pruning.candidates import Candidate
+from icefloe.scan.row_counts import counted
+from icefloe.scan.scan import Scan
 
 MODES = ("copy-on-write", "merge-on-read", "auto")
 MAPPING = (

@@ -11,9 +11,9 @@ from hand_made import adopted_file, position_delete, publish
 from pyroaring import BitMap64
 from tables import data_files, rows
 
-from icefloe import bitmaps
+from icefloe.deletes import row_positions as bitmaps
 from icefloe.errors import UnsupportedTableError
-from icefloe.execute import scan
+from icefloe.scan import scan
 
 FAR = 10**11
 ROWS = [{"id": i, "n": i} for i in range(3)]

@@ -13,8 +13,8 @@ from tables import data_files, rows
 
 from icefloe import Table
 from icefloe.errors import UnsupportedTableError
-from icefloe.execute.file_keys import FileKeys
 from icefloe.merge_builder import Merge
+from icefloe.scan.file_keys import FileKeys
 
 TWINS = ("plumless", "buckeroo")  # of the same CRC-32, and so are names that differ by them alone
 

@@ -16,7 +16,8 @@ from tables import rows, snapshots
 
 import icefloe
 from icefloe.errors import SetupError, StorageError
-from icefloe.execute import row_changes, scan
+from icefloe.execute import row_changes
+from icefloe.scan import scan
 from icefloe.spark.session import READS_BY_ID
 
 OLD = date(1500, 3, 1)

@@ -9,8 +9,8 @@ from tables import data_files, rows, snapshots
 
 from icefloe.errors import CardinalityError
 from icefloe.execute.merge_rows import MergeRows
-from icefloe.execute.scan import Scan
 from icefloe.plan import merge_plan
+from icefloe.scan.scan import Scan
 from icefloe.spark.session import held
 
 COW = "copy-on-write"

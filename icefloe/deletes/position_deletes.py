@@ -19,7 +19,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.utils.concurrent import ExecutorFactory
 from pyroaring import BitMap64
 
-from icefloe.bitmaps import as_array, as_bitmap
+from icefloe.deletes.row_positions import as_array, as_bitmap
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID, LiveFile
 from icefloe.metadata.table_state import TableState

@@ -20,16 +20,22 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from icefloe.bitmaps import MOST_ROWS, as_words, unite
+from icefloe.deletes.position_deletes import Deleted, read_position_deletes
+from icefloe.deletes.row_positions import MOST_ROWS, as_words, unite
 from icefloe.errors import UnsupportedTableError
-from icefloe.execute.file_keys import FileKeys
-from icefloe.execute.hidden_nans import guarded, may_hide_nans
-from icefloe.execute.name_mapping import PhysicalLayout, physical_layouts
-from icefloe.execute.position_deletes import Deleted, read_position_deletes
-from icefloe.execute.read_names import by_id_alone, names_may_be_reused, under_own_name
 from icefloe.metadata.files import LiveFile, unpartitioned_specs
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate
+from icefloe.scan.columns import (
+    PhysicalLayout,
+    by_id_alone,
+    guarded,
+    may_hide_nans,
+    names_may_be_reused,
+    physical_layouts,
+    under_own_name,
+)
+from icefloe.scan.file_keys import FileKeys
 from icefloe.schema.to_spark import spark_schema, spark_type
 from icefloe.spark import columns
 from icefloe.spark.columns import quote, quoted, selected

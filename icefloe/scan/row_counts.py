@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 
-from icefloe.execute.scan import Scan
 from icefloe.metadata.files import LiveFile
 from icefloe.parquet.footer import check_rows, group_rows, open_parquet
 from icefloe.pruning.candidates import Candidate
+from icefloe.scan.scan import Scan
 from icefloe.spark.session import reading_by_id
 from icefloe.storage.files import locate, naming_unreadable_file
 

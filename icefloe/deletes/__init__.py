@@ -1,0 +1,1 @@
+"""Deleted rows: their positions, and the files that record them."""

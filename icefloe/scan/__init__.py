@@ -1,0 +1,1 @@
+"""The live rows of data files."""
