@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import thriftpy2
 from thriftpy2.protocol.compact import TCompactProtocol
 
-from icefloe.parquet.compact import read_struct, write_struct
+from icefloe.parquet.thrift import read_struct, write_struct
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from icefloe.parquet.footer import ParquetBytes, group_rows, open_parquet
-from icefloe.parquet.surgery import GroupChange, Spliced, Surgery
+from icefloe.parquet.partial_rewrite import GroupChange, Spliced, Surgery
 
 PLENTY = settings(
     max_examples=400,

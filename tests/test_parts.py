@@ -35,9 +35,9 @@ from icefloe.settings import RetryPolicy, Settings, known_properties
 from icefloe.spark import columns
 from icefloe.statements import RowStatement
 from icefloe.tasks import old_file
-from icefloe.tasks.edits import Edits
+from icefloe.tasks.messages import ChangeColumns, PositionCollector, pack, unpack
 from icefloe.tasks.new_versions import write_new_versions
-from icefloe.tasks.positions import ChangeColumns, PositionCollector, pack, unpack
+from icefloe.tasks.old_file import Edits
 from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_file
 from icefloe.tasks.write import FileLayout, write_rows
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
-from icefloe.tasks.positions import FileKey, unpack
+from icefloe.tasks.messages import FileKey, unpack
 
 # Positions at or above it are not tested by bits: the words below it take 256 MiB at most.
 MOST_ROWS = 2**31

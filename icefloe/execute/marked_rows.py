@@ -15,7 +15,7 @@ from icefloe.execute.rewrite import Rewritten
 from icefloe.metadata.files import LiveFile, PartitionKey
 from icefloe.pruning.candidates import FilePlan
 from icefloe.scan.scan import Scan
-from icefloe.tasks.positions import FileKey
+from icefloe.tasks.messages import FileKey
 
 Hits = Mapping[str, BitMap64]  # rows by data file location
 

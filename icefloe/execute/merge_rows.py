@@ -37,7 +37,7 @@ from icefloe.spark.columns import quoted
 from icefloe.spark.session import held
 from icefloe.statements import Then
 from icefloe.storage.files import delete_each
-from icefloe.tasks.positions import ChangeColumns
+from icefloe.tasks.messages import ChangeColumns
 
 _SHOWN_KEYS = 5
 _ANY_BYTES = 2**63 - 1

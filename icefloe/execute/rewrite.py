@@ -38,8 +38,8 @@ from icefloe.schema.partition_spec import source_path
 from icefloe.spark import columns
 from icefloe.spark.columns import quoted
 from icefloe.storage.files import delete_each, locate
+from icefloe.tasks.messages import pack, unpack
 from icefloe.tasks.new_versions import write_new_versions
-from icefloe.tasks.positions import pack, unpack
 from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_files
 
 log = logging.getLogger("icefloe")

@@ -24,7 +24,7 @@ from icefloe.execute.write_data import (
 from icefloe.scan.file_keys import by_file
 from icefloe.schema.partition_values import partition_columns
 from icefloe.spark import columns
-from icefloe.tasks.positions import ChangeColumns
+from icefloe.tasks.messages import ChangeColumns
 from icefloe.tasks.rewrite import rewrite_and_add
 
 _SPREAD = f"{columns.PREFIX}spread"

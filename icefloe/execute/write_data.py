@@ -25,8 +25,7 @@ from icefloe.spark.columns import quote
 from icefloe.spark.errors import translated
 from icefloe.spark.session import reading_by_id
 from icefloe.storage.files import locate
-from icefloe.tasks.positions import ChangeColumns
-from icefloe.tasks.results import RESULT_SCHEMA, from_bytes
+from icefloe.tasks.messages import RESULT_SCHEMA, ChangeColumns, from_bytes
 from icefloe.tasks.write import FileLayout, PartitionField, collect_changes, write_rows
 
 # Every row replaces the row of the table it was made from.

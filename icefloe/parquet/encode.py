@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icefloe.parquet.compact import Struct, items, value
 from icefloe.parquet.fields import Chunk, Group, Meta, PageEncoding
 from icefloe.parquet.footer import ParquetBytes, group_rows, open_buffer
-from icefloe.parquet.shape import Column
+from icefloe.parquet.schema import Column
+from icefloe.parquet.thrift import Struct, items, value
 
 ENCODED = "(encoded)"  # the path of every file in memory
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from icefloe.parquet.compact import Struct, items, read_struct, value, write_struct
 from icefloe.parquet.fields import Chunk, File, Group, Meta, Sizes
-from icefloe.parquet.shape import Leaf, columns_of
+from icefloe.parquet.schema import Leaf, columns_of
+from icefloe.parquet.thrift import Struct, items, read_struct, value, write_struct
 
 MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC = b"PARE"

@@ -6,7 +6,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from icefloe.parquet.compact import (
+from icefloe.parquet.fields import Chunk, Group, Location, Meta, OffsetIndex
+from icefloe.parquet.footer import MAGIC, DamagedFileError, ParquetBytes, chunk_range
+from icefloe.parquet.thrift import (
     Items,
     Kind,
     Struct,
@@ -16,8 +18,6 @@ from icefloe.parquet.compact import (
     value,
     write_struct,
 )
-from icefloe.parquet.fields import Chunk, Group, Location, Meta, OffsetIndex
-from icefloe.parquet.footer import MAGIC, DamagedFileError, ParquetBytes, chunk_range
 
 _GAP = 4096  # bytes between indexes that are read rather than left out
 _MAX_READ = 8 * 1024 * 1024

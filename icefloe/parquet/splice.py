@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
 from icefloe.parquet.fields import Chunk, File, Group, Meta, Sizes
 from icefloe.parquet.footer import MAGIC, ParquetBytes, chunk_range, footer_bytes
 from icefloe.parquet.page_index import Indexes, IndexReader, miscounts_bytes
+from icefloe.parquet.thrift import Items, Kind, Struct, changed, items, value
 
 _MAX_ORDINAL = 32_767
 

@@ -7,7 +7,7 @@ from collections.abc import Container
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate
 from icefloe.schema.partition_spec import source_path
-from icefloe.tasks.operation import is_cut_anew
+from icefloe.tasks.rewrite import is_cut_anew
 
 
 def why_through_spark(

@@ -16,7 +16,7 @@ from icefloe.errors import UnsupportedTableError
 from icefloe.pruning.candidates import Candidate
 from icefloe.spark import columns
 from icefloe.storage.files import spark_uri
-from icefloe.tasks.positions import FileKey
+from icefloe.tasks.messages import FileKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from icefloe.errors import UnsupportedTableError
 from icefloe.schema.partition_spec import source_path
 from icefloe.schema.to_spark import spark_type
 from icefloe.spark.columns import quoted
-from icefloe.tasks import murmur3
+from icefloe.tasks import bucket_hash as murmur3
 
 _EXACT = Context(prec=39, traps=[Inexact, InvalidOperation])  # raises instead of rounding
 

@@ -13,10 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from icefloe.parquet.footer import DamagedFileError
-from icefloe.tasks.arrays import fitted
+from icefloe.tasks.arrow import fitted
+from icefloe.tasks.messages import ChangeCollector, ChangeColumns, as_batch
 from icefloe.tasks.old_file import OldFile
-from icefloe.tasks.positions import ChangeCollector, ChangeColumns
-from icefloe.tasks.results import as_batch
 from icefloe.tasks.rewrite import RewritePlan, open_old_file, rows_by_file
 from icefloe.tasks.write import DataFileWriter
 

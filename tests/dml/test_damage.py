@@ -16,9 +16,9 @@ from icefloe import Table
 from icefloe.deletes.position_deletes import read_position_deletes
 from icefloe.errors import StorageError, UnsupportedTableError
 from icefloe.metadata.manifests import list_manifests
-from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
 from icefloe.parquet.fields import Chunk, Element, File, Group, Meta
 from icefloe.parquet.footer import footer_bytes, group_rows, open_buffer
+from icefloe.parquet.thrift import Items, Kind, Struct, changed, items, value
 from icefloe.pruning.candidates import Candidate
 from icefloe.scan.row_counts import counted
 from icefloe.scan.scan import Scan

@@ -17,9 +17,9 @@ from pyspark.errors import PySparkException
 from tables import data_files, delete_files, rows, snapshots, stored_files, summary
 
 from icefloe.errors import StorageError, UnsupportedTableError
-from icefloe.parquet.compact import Kind, changed
 from icefloe.parquet.fields import File
 from icefloe.parquet.footer import footer_bytes, open_buffer
+from icefloe.parquet.thrift import Kind, changed
 
 SCHEMA = "id BIGINT, n INT, x DOUBLE, s STRING, inner STRUCT<y: FLOAT, tags: ARRAY<STRING>>"
 ROWS = [

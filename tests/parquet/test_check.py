@@ -12,7 +12,6 @@ import pytest
 from parquet_check.check import _wrong_chunk, problems
 from parquet_check.entries import entries_of
 
-from icefloe.parquet.compact import Items, Kind, changed, items, read_struct, value, write_struct
 from icefloe.parquet.fields import (
     Chunk,
     ColumnIndex,
@@ -29,7 +28,8 @@ from icefloe.parquet.fields import (
     Statistics,
 )
 from icefloe.parquet.footer import MAGIC, footer_bytes, open_buffer
-from icefloe.parquet.shape import columns_of
+from icefloe.parquet.schema import columns_of
+from icefloe.parquet.thrift import Items, Kind, changed, items, read_struct, value, write_struct
 
 COUNT = 5000
 ROWS = pa.table(

@@ -12,8 +12,8 @@ from parquet_check.check import problems
 
 from icefloe.parquet.encode import encode, options_like
 from icefloe.parquet.footer import open_buffer
-from icefloe.parquet.shape import columns_of
-from icefloe.tasks.dictionaries import columns_with_repeats
+from icefloe.parquet.schema import columns_of
+from icefloe.tasks.write import columns_with_repeats
 
 TWO = [1, 2] * 4
 EIGHT = list(range(8))

@@ -10,7 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icefloe.parquet.compact import (
+from icefloe.parquet.fields import Chunk, File, Group, Meta, Sizes
+from icefloe.parquet.footer import (
+    DamagedFileError,
+    EncryptedFileError,
+    footer_bytes,
+    open_buffer,
+    open_parquet,
+)
+from icefloe.parquet.thrift import (
     Items,
     Kind,
     MalformedError,
@@ -20,14 +28,6 @@ from icefloe.parquet.compact import (
     read_struct,
     value,
     write_struct,
-)
-from icefloe.parquet.fields import Chunk, File, Group, Meta, Sizes
-from icefloe.parquet.footer import (
-    DamagedFileError,
-    EncryptedFileError,
-    footer_bytes,
-    open_buffer,
-    open_parquet,
 )
 
 ROWS = pa.table(

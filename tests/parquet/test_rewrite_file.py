@@ -41,7 +41,6 @@ from pyspark import cloudpickle
 
 from icefloe.execute.carried import carried_metrics
 from icefloe.execute.data_files import build_data_file, leaves
-from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
 from icefloe.parquet.fields import Chunk, File, Group, Meta
 from icefloe.parquet.footer import (
     DamagedFileError,
@@ -52,12 +51,11 @@ from icefloe.parquet.footer import (
     open_buffer,
 )
 from icefloe.parquet.splice import Splicer
-from icefloe.tasks import operation
-from icefloe.tasks.metrics import column_metrics
-from icefloe.tasks.operation import Operation
-from icefloe.tasks.positions import pack
-from icefloe.tasks.results import NullInRequiredError
-from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_file, rewrite_files
+from icefloe.parquet.thrift import Items, Kind, Struct, changed, items, value
+from icefloe.tasks import rewrite as operation
+from icefloe.tasks.arrow import column_metrics
+from icefloe.tasks.messages import NullInRequiredError, pack
+from icefloe.tasks.rewrite import FileToRewrite, Operation, RewritePlan, rewrite_file, rewrite_files
 from icefloe.tasks.write import DataFileWriter, FileLayout
 
 LOCAL = pafs.LocalFileSystem()

@@ -29,7 +29,6 @@ from parquet_files import (
 )
 from pyspark.sql import SparkSession
 
-from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
 from icefloe.parquet.fields import Chunk, File, Group, Meta
 from icefloe.parquet.footer import (
     ParquetBytes,
@@ -38,7 +37,8 @@ from icefloe.parquet.footer import (
     open_buffer,
     open_parquet,
 )
-from icefloe.parquet.surgery import GroupChange, Surgery, cannot_copy
+from icefloe.parquet.partial_rewrite import GroupChange, Surgery, cannot_copy
+from icefloe.parquet.thrift import Items, Kind, Struct, changed, items, value
 
 OPTIONS = {"compression": "zstd"}
 

@@ -13,7 +13,6 @@ from parquet_check.indexes import FoundPage, PageBytes, wrong_indexes
 from parquet_check.order import wrong_order
 from parquet_check.values import wrong_levels, wrong_statistics
 
-from icefloe.parquet.compact import Struct, changed, items, read_struct, value
 from icefloe.parquet.fields import (
     Chunk,
     File,
@@ -26,7 +25,8 @@ from icefloe.parquet.fields import (
     Statistics,
 )
 from icefloe.parquet.footer import MAGIC, ParquetBytes, chunk_range, group_rows, open_buffer
-from icefloe.parquet.shape import Leaf, columns_of
+from icefloe.parquet.schema import Leaf, columns_of
+from icefloe.parquet.thrift import Struct, changed, items, read_struct, value
 
 _DICTIONARY_PAGE = 2
 

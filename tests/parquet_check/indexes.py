@@ -11,7 +11,6 @@ from typing import Any
 from parquet_check.entries import Entries
 from parquet_check.values import as_bound, histogram, wrong_bounds
 
-from icefloe.parquet.compact import Struct, items, read_struct, value
 from icefloe.parquet.fields import (
     Chunk,
     ColumnIndex,
@@ -22,7 +21,8 @@ from icefloe.parquet.fields import (
     PageDataV2,
 )
 from icefloe.parquet.footer import ParquetBytes
-from icefloe.parquet.shape import Leaf
+from icefloe.parquet.schema import Leaf
+from icefloe.parquet.thrift import Struct, items, read_struct, value
 
 _ASCENDING, _DESCENDING = 1, 2
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from parquet_check.entries import Entries, Numbers
 
-from icefloe.parquet.compact import Struct, items, value
 from icefloe.parquet.fields import Group, Sorting
+from icefloe.parquet.thrift import Struct, items, value
 
 
 def wrong_order(group: Struct, leaves: Sequence[Entries]) -> Iterator[str]:

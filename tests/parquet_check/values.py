@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from parquet_check.entries import Entries
 
-from icefloe.parquet.compact import Struct, items, value
 from icefloe.parquet.fields import Sizes, Statistics
+from icefloe.parquet.thrift import Struct, items, value
 
 _INT32, _INT64, _INT96 = 1, 2, 3
 _FLOATS = {pa.float16(): "<e", pa.float32(): "<f", pa.float64(): "<d"}

@@ -36,7 +36,7 @@ from pyspark.sql import functions as F
 from icefloe.errors import UnsupportedTableError
 from icefloe.schema.partition_values import _ZERO_SEED, partition_columns, to_record
 from icefloe.schema.to_spark import spark_schema
-from icefloe.tasks import murmur3
+from icefloe.tasks import bucket_hash as murmur3
 
 RANDOM = Random(20240310)
 DAY = 86_400_000_000

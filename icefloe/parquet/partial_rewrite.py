@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
 from icefloe.parquet.encode import Options, encode, options_like
 from icefloe.parquet.fields import File, Group, KeyValue, Sorting
 from icefloe.parquet.footer import ParquetBytes, chunk_range, group_rows
-from icefloe.parquet.shape import Column, columns_of, same_shape, schema_of
+from icefloe.parquet.schema import Column, columns_of, same_shape, schema_of
 from icefloe.parquet.splice import ChunkFrom, GroupFrom, Sink, Splicer
+from icefloe.parquet.thrift import Items, Kind, Struct, changed, items, value
 
 # Copies of the schema that other readers trust; wrong once a column is another one.
 _SCHEMA_KEYS = {

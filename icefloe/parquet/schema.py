@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from icefloe.parquet.compact import Items, Kind, Struct, changed, items, value
 from icefloe.parquet.fields import Element, File
+from icefloe.parquet.thrift import Items, Kind, Struct, changed, items, value
 
 _INT32, _INT64, _FIXED = 1, 2, 7
 _REQUIRED, _REPEATED = 0, 2
