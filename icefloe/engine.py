@@ -13,7 +13,6 @@ from icefloe.commit.conflicts import Guard
 from icefloe.commit.snapshot import Removed
 from icefloe.execute.explained import with_footers
 from icefloe.execute.row_changes import RowChange, change_rows
-from icefloe.execute.write_data import WrittenRows, write_data
 from icefloe.merging import explain_merge, run_merge
 from icefloe.metadata.files import DeleteIndex, LiveFile, partition_key_of, unpartitioned_specs
 from icefloe.metadata.table_state import TableState
@@ -36,6 +35,7 @@ from icefloe.settings import Isolation
 from icefloe.spark.errors import translated
 from icefloe.spark.session import reading_by_id
 from icefloe.statements import MergeStatement, RowStatement, WriteKind, WriteStatement
+from icefloe.write.data_files import WrittenRows, write_data
 
 Statement: TypeAlias = RowStatement | MergeStatement | WriteStatement
 

@@ -27,7 +27,6 @@ from icefloe.deletes.position_deletes import (
     write_position_deletes,
 )
 from icefloe.deletes.row_positions import as_array, as_bitmap, as_words, unite
-from icefloe.execute.write_data import find_rows, write_data
 from icefloe.metadata.files import unpartitioned_specs
 from icefloe.scan import scan as scan_module
 from icefloe.scan.file_keys import FileKeys, by_file
@@ -40,6 +39,7 @@ from icefloe.tasks.new_versions import write_new_versions
 from icefloe.tasks.old_file import Edits
 from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_file
 from icefloe.tasks.write import FileLayout, write_rows
+from icefloe.write.data_files import find_rows, write_data
 
 SCHEMA = "id BIGINT, region STRING, n INT"
 ROWS = [{"id": i, "region": "us" if i % 2 else "eu", "n": i} for i in range(1, 7)]

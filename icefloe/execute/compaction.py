@@ -8,17 +8,6 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from icefloe.execute.carried_values import check_carried_values
-from icefloe.execute.rewrite import uneven
-from icefloe.execute.write_data import (
-    WrittenRows,
-    as_written,
-    file_layout,
-    run_task,
-    sort_columns,
-    written_names,
-    written_rows,
-)
 from icefloe.plan.packing import LARGE, Pack, Packing, Source
 from icefloe.scan.row_counts import counted
 from icefloe.scan.scan import Scan
@@ -27,6 +16,17 @@ from icefloe.spark import columns
 from icefloe.spark.frames import frame_of
 from icefloe.storage.files import spark_uri
 from icefloe.tasks.write import FileLayout, write_rows
+from icefloe.write.carried_values import check_carried_values
+from icefloe.write.data_files import (
+    WrittenRows,
+    as_written,
+    file_layout,
+    run_task,
+    sort_columns,
+    written_names,
+    written_rows,
+)
+from icefloe.write.rewrite import uneven
 
 _MAX_TASKS = 1000
 _START = f"{columns.PREFIX}start"  # where the file's rows begin, in bytes of its pack

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 
 from pyiceberg.utils.concurrent import ExecutorFactory
 
-from icefloe.execute.write_data import file_layout
 from icefloe.metadata.table_state import TableState
 from icefloe.parquet.footer import DamagedFileError, EncryptedFileError
 from icefloe.parquet.partial_rewrite import GroupChange, Surgery, cannot_copy
-from icefloe.plan.in_place import why_nothing_is_copied
 from icefloe.plan.plan import FileAction, Plan, PlannedFile
 from icefloe.pruning.candidates import Candidate
 from icefloe.storage.files import locate
 from icefloe.tasks.old_file import OldFile, reading
 from icefloe.tasks.rewrite import little_left, too_large
 from icefloe.tasks.write import FileLayout
+from icefloe.write.data_files import file_layout
+from icefloe.write.rewrite_choice import why_nothing_is_copied
 
 _MOST_FILES = 100  # a wide footer takes some hundredths of a second
 

@@ -10,12 +10,12 @@ from pyroaring import BitMap64
 from icefloe.changes import FileChanges, RemoveFiles
 from icefloe.deletes.dangling import dangling_deletes
 from icefloe.deletes.position_deletes import DeletePartition, write_position_deletes
-from icefloe.execute.folders import partition_folder
-from icefloe.execute.rewrite import Rewritten
 from icefloe.metadata.files import LiveFile, PartitionKey
 from icefloe.pruning.candidates import FilePlan
 from icefloe.scan.scan import Scan
 from icefloe.tasks.messages import FileKey
+from icefloe.write.data_files import partition_folder
+from icefloe.write.rewrite import Rewritten
 
 Hits = Mapping[str, BitMap64]  # rows by data file location
 

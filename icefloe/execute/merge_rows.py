@@ -18,15 +18,10 @@ from pyspark.sql import functions as F
 
 from icefloe.deletes.row_positions import ActedRows
 from icefloe.errors import CardinalityError
-from icefloe.execute.carried_values import check_carried_values
 from icefloe.execute.labelled import Labeller
 from icefloe.execute.marked_rows import Hits, by_location, count, file_changes
 from icefloe.execute.pinned import kept
-from icefloe.execute.rewrite import Rewriter, Rewritten, uneven
-from icefloe.execute.rewrite_and_add import FilesAndNewRows
 from icefloe.execute.row_changes import RowChangeOutcome
-from icefloe.execute.write_data import WrittenRows, find_rows, write_data
-from icefloe.plan.auto import is_rewritten
 from icefloe.plan.merge_plan import JoinShape
 from icefloe.pruning.candidates import Candidate, FilePlan
 from icefloe.scan.row_counts import counted
@@ -38,6 +33,10 @@ from icefloe.spark.session import held
 from icefloe.statements import Then
 from icefloe.storage.files import delete_each
 from icefloe.tasks.messages import ChangeColumns
+from icefloe.write.carried_values import check_carried_values
+from icefloe.write.data_files import WrittenRows, find_rows, write_data
+from icefloe.write.rewrite import FilesAndNewRows, Rewriter, Rewritten, uneven
+from icefloe.write.rewrite_choice import is_rewritten
 
 _SHOWN_KEYS = 5
 _ANY_BYTES = 2**63 - 1

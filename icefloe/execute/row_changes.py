@@ -15,18 +15,18 @@ from pyspark.sql import Column, DataFrame
 
 from icefloe.changes import FileChanges
 from icefloe.deletes.row_positions import ActedRows
-from icefloe.execute.carried_values import check_carried_values
 from icefloe.execute.marked_rows import Hits, by_location, count, file_changes
-from icefloe.execute.rewrite import Rewriter, Rewritten, uneven
 from icefloe.execute.splits import columns_in, larger_splits, times_read
-from icefloe.execute.write_data import REPLACING, WrittenRows, find_rows, write_data
-from icefloe.plan.auto import is_rewritten
 from icefloe.pruning.candidates import Candidate, FilePlan
 from icefloe.scan.row_counts import counted
 from icefloe.scan.scan import Scan
 from icefloe.settings import UpdateMode
 from icefloe.spark import columns
 from icefloe.spark.columns import quote
+from icefloe.write.carried_values import check_carried_values
+from icefloe.write.data_files import REPLACING, WrittenRows, find_rows, write_data
+from icefloe.write.rewrite import Rewriter, Rewritten, uneven
+from icefloe.write.rewrite_choice import is_rewritten
 
 # How much Spark gives a task to read, and of how many tasks each may write a small file.
 _TASK_BYTES = 128 * 2**20

@@ -9,12 +9,11 @@ from typing import Any
 
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.table_state import TableState
-from icefloe.plan.auto import rewritten_above
-from icefloe.plan.in_place import why_nothing_is_copied
 from icefloe.pruning.candidates import Candidate, FilePlan, SkippedFile
 from icefloe.redaction import redacted
 from icefloe.settings import Isolation, UpdateKind, UpdateMode
 from icefloe.statements import Options, RowStatement
+from icefloe.write.rewrite_choice import rewritten_above, why_nothing_is_copied
 
 STAGES = ("scan", "filter", "transform", "write", "coalesce", "commit")
 

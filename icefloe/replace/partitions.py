@@ -19,7 +19,6 @@ from pyspark.sql import types as T
 
 from icefloe.commit.committer import already_done
 from icefloe.engine import run
-from icefloe.execute.write_data import write_data
 from icefloe.metadata.manifests import list_manifests
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import plan_files
@@ -36,6 +35,7 @@ from icefloe.schema.partition_values import partition_columns
 from icefloe.spark import columns
 from icefloe.spark.frames import frame_of
 from icefloe.statements import WriteKind, WriteStatement
+from icefloe.write.data_files import write_data
 
 
 def overwrite_partitions(statement: WriteStatement, context: Context) -> DmlResult:

@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame
 
 from icefloe.commit.conflicts import Guard
 from icefloe.execute.row_changes import RowChange, change_rows
-from icefloe.execute.write_data import WrittenRows
 from icefloe.metadata.table_state import TableState
 from icefloe.plan.plan import Plan, plan_statement
 from icefloe.pruning.candidates import FilePlan
@@ -23,6 +22,7 @@ from icefloe.results import DmlResult
 from icefloe.scan.scan import Scan
 from icefloe.settings import UpdateKind
 from icefloe.statements import Options, RowStatement
+from icefloe.write.data_files import WrittenRows
 
 
 @dataclass(frozen=True, slots=True)

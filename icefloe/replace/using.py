@@ -25,7 +25,6 @@ from pyspark.sql import functions as F
 from icefloe.commit.committer import already_done
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.execute.explained import with_footers
-from icefloe.execute.write_data import write_data
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.table_state import TableState
 from icefloe.plan.plan import Plan
@@ -46,6 +45,7 @@ from icefloe.rows import fit_rows
 from icefloe.scan.scan import Scan
 from icefloe.spark import columns
 from icefloe.spark.columns import quoted
+from icefloe.write.data_files import write_data
 
 OPERATION = "replace_using"
 COLUMNS_KEY = "icefloe.using"

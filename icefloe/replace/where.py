@@ -19,7 +19,6 @@ from icefloe.engine import count_live
 from icefloe.errors import InvalidPredicateError, ParseError
 from icefloe.execute.explained import with_footers
 from icefloe.execute.row_changes import RowChange, change_rows
-from icefloe.execute.write_data import WrittenRows, write_data
 from icefloe.metadata.table_state import TableState
 from icefloe.plan.bind import Bound, bind_statement
 from icefloe.plan.plan import Plan, plan_statement
@@ -42,6 +41,7 @@ from icefloe.scan.scan import Scan
 from icefloe.settings import UpdateKind
 from icefloe.spark import columns
 from icefloe.statements import RowStatement
+from icefloe.write.data_files import WrittenRows, write_data
 
 log = logging.getLogger("icefloe")
 

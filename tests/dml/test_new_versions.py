@@ -16,8 +16,8 @@ from tables import data_files, delete_files, rows, snapshots
 
 from icefloe.errors import NullabilityError, StorageError
 from icefloe.execute import row_changes
-from icefloe.execute.rewrite import Rewriter
 from icefloe.scan.scan import Scan
+from icefloe.write.rewrite import Rewriter
 
 SCHEMA = """
     id BIGINT, n INT, s STRING, x DOUBLE, price DECIMAL(12, 2), day DATE, at TIMESTAMP, raw BINARY,

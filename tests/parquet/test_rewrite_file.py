@@ -39,8 +39,6 @@ from pyiceberg.types import (
 )
 from pyspark import cloudpickle
 
-from icefloe.execute.carried import carried_metrics
-from icefloe.execute.data_files import build_data_file, leaves
 from icefloe.parquet.fields import Chunk, File, Group, Meta
 from icefloe.parquet.footer import (
     DamagedFileError,
@@ -57,6 +55,7 @@ from icefloe.tasks.arrow import column_metrics
 from icefloe.tasks.messages import NullInRequiredError, pack
 from icefloe.tasks.rewrite import FileToRewrite, Operation, RewritePlan, rewrite_file, rewrite_files
 from icefloe.tasks.write import DataFileWriter, FileLayout
+from icefloe.write.manifest_entries import build_data_file, carried_metrics, leaves
 
 LOCAL = pafs.LocalFileSystem()
 SCHEMA = Schema(

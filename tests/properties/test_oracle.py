@@ -12,7 +12,7 @@ import pytest
 from random_programs import LAYOUTS, MODES, SCHEMA, Maker, comparable, oracle_of, seeds
 
 from icefloe.execute import row_changes
-from icefloe.execute.rewrite import Rewriter
+from icefloe.write.rewrite import Rewriter
 
 
 @pytest.mark.parametrize("seed", seeds(8, 200))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile
@@ -17,9 +18,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from icefloe.deletes.row_positions import ActedRows, acted_rows
-from icefloe.execute.data_files import build_data_file, leaves
+from icefloe.metadata.files import LiveFile
+from icefloe.metadata.manifests import schema_for_spec
 from icefloe.metadata.table_state import TableState
-from icefloe.schema.partition_values import partition_columns, to_record
+from icefloe.schema.partition_values import partition_columns, partition_path, to_record
 from icefloe.spark import columns
 from icefloe.spark.columns import quote
 from icefloe.spark.errors import translated
@@ -27,6 +29,7 @@ from icefloe.spark.session import reading_by_id
 from icefloe.storage.files import locate
 from icefloe.tasks.messages import RESULT_SCHEMA, ChangeColumns, from_bytes
 from icefloe.tasks.write import FileLayout, PartitionField, collect_changes, write_rows
+from icefloe.write.manifest_entries import build_data_file, leaves
 
 # Every row replaces the row of the table it was made from.
 REPLACING = ChangeColumns(columns.FILE, columns.POS)
@@ -213,3 +216,36 @@ def sort_columns(state: TableState, only: Column | None = None) -> list[Column]:
         else:
             found.append(value.desc_nulls_first() if nulls_first else value.desc_nulls_last())
     return found
+
+
+# -------------------------------------------------------------------------------------------------
+# Folders of files that belong to the partition of another file.
+
+
+def partition_folder(state: TableState, file: LiveFile) -> str:
+    """The folder of a file's partition below the data folder; empty when it has none."""
+    spec = state.metadata.specs()[file.spec_id]
+    if spec.is_unpartitioned():
+        return ""
+    return partition_path(file.file.partition, spec, schema_for_spec(state.metadata, spec))
+
+
+def rewritten_folder(state: TableState, file: LiveFile) -> str:
+    """Where a file goes that replaces another: beside it, if that is below the data folder.
+
+    Elsewhere nothing is written: what a failed statement leaves is looked for in that folder, and
+    a manifest may name any path, `data/../../other` included.
+    """
+    beside = file.path.rpartition("/")[0]
+    if beside == state.data_location:
+        return beside
+    prefix = f"{state.data_location}/"
+    if beside.startswith(prefix) and _is_plain(beside.removeprefix(prefix)):
+        return beside
+    return f"{state.data_location}/{partition_folder(state, file)}".rstrip("/")
+
+
+def _is_plain(relative: str) -> bool:
+    """Whether a folder cannot lead out of the one above it, percent-encoded or not."""
+    parts = unquote(relative).split("/")
+    return not {"", ".", ".."} & set(parts) and not {"?", "#"} & set(relative)

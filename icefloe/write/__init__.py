@@ -1,0 +1,1 @@
+"""New data files and rewritten ones."""
