@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
+
+from pyspark.sql import SparkSession
 
 from icefloe.engine import explain, run
 from icefloe.errors import StatementError
 from icefloe.plan.plan import Plan
 from icefloe.publishing import Context
+from icefloe.replace.using import explain_using, run_using
+from icefloe.replace.where import explain_replace, run_replace
 from icefloe.results import DmlResult
 from icefloe.spark.expressions import views_dropped
-from icefloe.statements import Condition, Expression, RowStatement
+from icefloe.statements import (
+    Condition,
+    Expression,
+    MergeClause,
+    MergeStatement,
+    Replacement,
+    ReplaceStatement,
+    RowStatement,
+    Then,
+    UsingStatement,
+    When,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +84,180 @@ class Update(_Builder):
     def _check(self) -> None:
         if not self._statement.assignments:
             raise StatementError("The UPDATE sets no column. Add .set(column, expression).")
+
+
+# -------------------------------------------------------------------------------------------------
+# MERGE, call by call; nothing happens before `execute()`.
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """MERGE: `table.merge(changes, on="target.id = source.id").when_matched()…`.
+
+    Clauses of one kind are tried in the order given; the first whose condition is true applies.
+    """
+
+    _context: Context
+    _statement: MergeStatement
+
+    def when_matched(self, condition: Condition | None = None) -> WhenMatched:
+        """For pairs of rows that match: update or delete the table's row."""
+        return WhenMatched(self, When.MATCHED, condition)
+
+    def when_not_matched(self, condition: Condition | None = None) -> WhenNotMatched:
+        """For source rows that match no row of the table: insert."""
+        return WhenNotMatched(self, When.NOT_MATCHED, condition)
+
+    def when_not_matched_by_source(
+        self, condition: Condition | None = None
+    ) -> WhenNotMatchedBySource:
+        """For rows of the table that no source row matches: update or delete them."""
+        return WhenNotMatchedBySource(self, When.NOT_MATCHED_BY_SOURCE, condition)
+
+    def with_schema_evolution(self) -> Merge:
+        """Let the source add columns and widen types, in the same commit."""
+        return self._with(evolves_schema=True)
+
+    def with_options(self, **options: Any) -> Merge:
+        """Set options: those of every statement, enable_dpp, dpp_max_partitions, duplicates."""
+        return self._with(options=self._statement.options.with_(**options))
+
+    def explain(self) -> Plan:
+        """What the statement would do; measures the source, reads no row of the table."""
+        with views_dropped(*self._sessions):
+            return explain(self._statement, self._context)
+
+    def execute(self) -> DmlResult:
+        """Run the statement and publish it as at most one snapshot."""
+        with views_dropped(*self._sessions):
+            return run(self._statement, self._context)
+
+    @property
+    def _sessions(self) -> tuple[SparkSession, SparkSession]:
+        return self._context.spark, self._statement.source.sparkSession
+
+    def _add(self, clause: MergeClause) -> Merge:
+        return self._with(clauses=(*self._statement.clauses, clause))
+
+    def _with(self, **changes: Any) -> Merge:
+        return replace(self, _statement=replace(self._statement, **changes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Clause:
+    _merge: Merge
+    _when: When
+    _condition: Condition | None
+
+    def _then(
+        self, then: Then, assignments: Mapping[str, Expression] | tuple[()] | None = ()
+    ) -> Merge:
+        given: tuple[tuple[str, Expression], ...] | None = None
+        if assignments is not None:
+            given = tuple(assignments.items()) if isinstance(assignments, Mapping) else ()
+        return self._merge._add(MergeClause(self._when, then, self._condition, given))
+
+
+class WhenNotMatchedBySource(_Clause):
+    """What becomes of rows of the table that no source row matches."""
+
+    __slots__ = ()
+
+    def update(self, assignments: Mapping[str, Expression]) -> Merge:
+        """Give columns new values: SQL text, a Column, or a plain value that is not a str."""
+        return self._then(Then.UPDATE, _checked(assignments))
+
+    def delete(self) -> Merge:
+        """Delete the row."""
+        return self._then(Then.DELETE)
+
+
+class WhenMatched(WhenNotMatchedBySource):
+    """What becomes of rows of the table that a source row matches."""
+
+    __slots__ = ()
+
+    def update_all(self) -> Merge:
+        """Give every column the value of the source's column of that name."""
+        return self._then(Then.UPDATE, None)
+
+
+class WhenNotMatched(_Clause):
+    """What becomes of source rows that match no row of the table."""
+
+    __slots__ = ()
+
+    def insert(self, values: Mapping[str, Expression]) -> Merge:
+        """Insert a row; columns left out are NULL."""
+        return self._then(Then.INSERT, _checked(values))
+
+    def insert_all(self) -> Merge:
+        """Insert a row of the source's columns, by name."""
+        return self._then(Then.INSERT, None)
+
+
+def _checked(assignments: Mapping[str, Expression]) -> Mapping[str, Expression]:
+    if not isinstance(assignments, Mapping) or not assignments:
+        raise StatementError(
+            f"A clause takes a dict of column name to expression, not {assignments!r}."
+        )
+    for name in assignments:
+        if not isinstance(name, str):
+            raise StatementError(f"A column's name is a text, not {name!r}.")
+    return assignments
+
+
+# -------------------------------------------------------------------------------------------------
+# Fluent replacements: nothing happens before `execute()`.
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceWhere:
+    """REPLACE WHERE: `table.replace_where("day = DATE '2026-01-31'", rows).execute()`."""
+
+    _context: Context
+    _statement: ReplaceStatement
+
+    def and_where(self, predicate: str, rows: object) -> ReplaceWhere:
+        """Replace the rows of another predicate too, in the same commit.
+
+        Every predicate is judged on the table as it was, and checks its own new rows.
+        """
+        added = (*self._statement.replacements, Replacement(predicate, rows))
+        return replace(self, _statement=replace(self._statement, replacements=added))
+
+    def with_options(self, **options: Any) -> ReplaceWhere:
+        """Set options: scope ("partitions" or "rows"), check, and those of every statement."""
+        chosen = self._statement.options.with_(**options)
+        return replace(self, _statement=replace(self._statement, options=chosen))
+
+    def explain(self) -> Plan:
+        """What the statement would do, without doing it."""
+        with views_dropped(self._context.spark):
+            return explain_replace(self._statement, self._context)
+
+    def execute(self) -> DmlResult:
+        """Run the statement and publish it as at most one snapshot."""
+        with views_dropped(self._context.spark):
+            return run_replace(self._statement, self._context)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceUsing:
+    """REPLACE USING: `table.replace_using(["order_id"], rows).execute()`."""
+
+    _context: Context
+    _statement: UsingStatement
+
+    def with_options(self, **options: Any) -> ReplaceUsing:
+        """Set options of this statement: mode, isolation, retries, branch and so on."""
+        chosen = self._statement.options.with_(**options)
+        return replace(self, _statement=replace(self._statement, options=chosen))
+
+    def explain(self) -> Plan:
+        """What the statement would do, without doing it."""
+        return explain_using(self._statement, self._context)
+
+    def execute(self) -> DmlResult:
+        """Run the statement and publish it as at most one snapshot."""
+        return run_using(self._statement, self._context)

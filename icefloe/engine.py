@@ -7,12 +7,12 @@ from typing import TypeAlias
 
 from pyspark.sql import SparkSession
 
-from icefloe.changes import FileChanges, RemoveEverything, RemovePartitions
 from icefloe.commit.committer import already_done
 from icefloe.commit.conflicts import Guard
 from icefloe.commit.snapshot import Removed
 from icefloe.execute.explained import with_footers
 from icefloe.execute.row_changes import RowChange, change_rows
+from icefloe.file_changes import FileChanges, RemoveEverything, RemovePartitions
 from icefloe.merging import explain_merge, run_merge
 from icefloe.metadata.files import DeleteIndex, LiveFile, partition_key_of, unpartitioned_specs
 from icefloe.metadata.table_state import TableState

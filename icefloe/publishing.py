@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
-from icefloe.changes import FileChanges
 from icefloe.commit.committer import IDEMPOTENCY_KEY, Commit, publish
 from icefloe.commit.conflicts import Guard
 from icefloe.commit.snapshot import Removed
 from icefloe.commit.swap import refuse_partial_history
 from icefloe.errors import CommitStateUnknownError, ConflictError
 from icefloe.execute.row_changes import RowChangeOutcome
+from icefloe.file_changes import FileChanges
 from icefloe.metadata.table_state import SchemaChange, TableState
 from icefloe.plan.bind import ResolveTables
 from icefloe.plan.plan import Plan

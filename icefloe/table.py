@@ -12,7 +12,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
-from icefloe.builders import Delete, Update
+from icefloe.builders import Delete, Merge, ReplaceUsing, ReplaceWhere, Update
 from icefloe.engine import run
 from icefloe.evolution import (
     add_column,
@@ -28,15 +28,12 @@ from icefloe.maintenance.expire import expire_snapshots
 from icefloe.maintenance.inline import refuse_inline
 from icefloe.maintenance.manifests import rewrite_manifests
 from icefloe.maintenance.orphans import OrphanSearch, remove_orphans
-from icefloe.merge_builder import Merge
 from icefloe.metadata.table_state import MAIN, TableState, state_of
 from icefloe.publishing import Context
 from icefloe.reading import read_rows
-from icefloe.replace.builders import ReplaceUsing, ReplaceWhere
 from icefloe.replace.derive import partitions_of
 from icefloe.replace.log import render_log
 from icefloe.replace.partitions import overwrite_partitions
-from icefloe.replace.statements import Replacement, ReplaceStatement, UsingStatement
 from icefloe.results import DmlResult, ExpireResult, OrphansResult, RewriteManifestsResult
 from icefloe.rows import fit_rows, source_frame
 from icefloe.schema.to_spark import spark_schema
@@ -44,7 +41,10 @@ from icefloe.settings import UpdateKind
 from icefloe.statements import (
     Condition,
     MergeStatement,
+    Replacement,
+    ReplaceStatement,
     RowStatement,
+    UsingStatement,
     WriteKind,
     WriteStatement,
 )

@@ -18,8 +18,8 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSn
 from pyiceberg.typedef import Record
 
 from icefloe import Lake, Table
-from icefloe.changes import FileChanges
 from icefloe.commit.snapshot import SnapshotDraft, operation_of
+from icefloe.file_changes import FileChanges
 from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID
 from icefloe.metadata.table_state import state_of
 

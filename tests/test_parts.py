@@ -18,7 +18,6 @@ from pyspark.sql import functions as F
 from tables import data_files, delete_files, rows
 
 from icefloe import errors
-from icefloe.changes import FileChanges, RemoveFiles
 from icefloe.commit.retry import LostRaceError, with_retries
 from icefloe.commit.snapshot import Removed, SnapshotDraft, operation_of
 from icefloe.deletes.position_deletes import (
@@ -27,6 +26,7 @@ from icefloe.deletes.position_deletes import (
     write_position_deletes,
 )
 from icefloe.deletes.row_positions import as_array, as_bitmap, as_words, unite
+from icefloe.file_changes import FileChanges, RemoveFiles
 from icefloe.metadata.files import unpartitioned_specs
 from icefloe.scan import scan as scan_module
 from icefloe.scan.file_keys import FileKeys, by_file

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
 
-from icefloe.changes import FileChanges
 from icefloe.commit.conflicts import Guard, find_conflict
 from icefloe.commit.retry import LostRaceError, with_retries
 from icefloe.commit.snapshot import Removed, SnapshotDraft, operation_of
@@ -25,6 +24,7 @@ from icefloe.errors import (
     ConflictError,
     StorageError,
 )
+from icefloe.file_changes import FileChanges
 from icefloe.metadata.files import unpartitioned_specs
 from icefloe.metadata.table_state import (
     SchemaChange,

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap64
 
-from icefloe.changes import FileChanges, RemoveFiles
 from icefloe.commit.window import CommitWindow
+from icefloe.file_changes import FileChanges, RemoveFiles
 from icefloe.metadata.files import LiveFile, partition_key_of
 from icefloe.pruning.file_matcher import Matcher
 from icefloe.settings import Isolation

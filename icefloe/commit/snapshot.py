@@ -16,9 +16,15 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from icefloe.changes import FileChanges, Removal, RemoveEverything, RemoveFiles, RemovePartitions
 from icefloe.commit.summary import summarise
 from icefloe.errors import ConflictError, UnsupportedTableError
+from icefloe.file_changes import (
+    FileChanges,
+    Removal,
+    RemoveEverything,
+    RemoveFiles,
+    RemovePartitions,
+)
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.manifests import (
     ManifestWriter,

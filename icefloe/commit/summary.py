@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table.snapshots import UpdateMetrics
 
-from icefloe.changes import FileChanges
+from icefloe.file_changes import FileChanges
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.table_state import TableState

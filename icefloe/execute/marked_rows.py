@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pyiceberg.manifest import DataFile
 from pyroaring import BitMap64
 
-from icefloe.changes import FileChanges, RemoveFiles
 from icefloe.deletes.dangling import dangling_deletes
 from icefloe.deletes.position_deletes import DeletePartition, write_position_deletes
+from icefloe.file_changes import FileChanges, RemoveFiles
 from icefloe.metadata.files import LiveFile, PartitionKey
 from icefloe.pruning.candidates import FilePlan
 from icefloe.scan.scan import Scan

@@ -13,10 +13,10 @@ from math import ceil
 from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame
 
-from icefloe.changes import FileChanges
 from icefloe.deletes.row_positions import ActedRows
 from icefloe.execute.marked_rows import Hits, by_location, count, file_changes
 from icefloe.execute.splits import columns_in, larger_splits, times_read
+from icefloe.file_changes import FileChanges
 from icefloe.pruning.candidates import Candidate, FilePlan
 from icefloe.scan.row_counts import counted
 from icefloe.scan.scan import Scan

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from icefloe.changes import FileChanges, RemoveFiles
 from icefloe.commit.conflicts import Guard
 from icefloe.commit.snapshot import Removed
 from icefloe.deletes.dangling import dangling_deletes
 from icefloe.errors import StatementError
 from icefloe.execute.compaction import write_packed
+from icefloe.file_changes import FileChanges, RemoveFiles
 from icefloe.metadata.files import SnapshotFiles, unpartitioned_specs
 from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.table_state import MAIN, TableState

@@ -15,9 +15,9 @@ from icefloe.replace.bind import PartitionPredicate, bind_predicate
 from icefloe.replace.borders import refuse_between_borders, straddling
 from icefloe.replace.match import Match, match_partition
 from icefloe.replace.parse import parse_predicate
-from icefloe.replace.statements import ReplaceStatement
 from icefloe.replace.translate import as_lowered
 from icefloe.settings import UpdateKind
+from icefloe.statements import ReplaceStatement
 
 
 @dataclass(frozen=True, slots=True)

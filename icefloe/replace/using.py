@@ -32,7 +32,6 @@ from icefloe.pruning.candidates import Candidate, plan_files
 from icefloe.pruning.comparisons import UNKNOWN, Column, Comparison, Lowered, all_of, compare
 from icefloe.publishing import Context, repeated, statement_files
 from icefloe.replace.removal import Removal, plan_removal, replace_rows
-from icefloe.replace.statements import UsingStatement
 from icefloe.replace.translate import sql_literal
 from icefloe.replace.tuples import (
     PartitionSet,
@@ -45,6 +44,7 @@ from icefloe.rows import fit_rows
 from icefloe.scan.scan import Scan
 from icefloe.spark import columns
 from icefloe.spark.columns import quoted
+from icefloe.statements import UsingStatement
 from icefloe.write.data_files import write_data
 
 OPERATION = "replace_using"

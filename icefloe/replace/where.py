@@ -11,7 +11,6 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from icefloe.changes import FileChanges, RemoveFiles
 from icefloe.commit.committer import already_done
 from icefloe.commit.conflicts import Guard
 from icefloe.deletes.dangling import dangling_deletes
@@ -19,6 +18,7 @@ from icefloe.engine import count_live
 from icefloe.errors import InvalidPredicateError, ParseError
 from icefloe.execute.explained import with_footers
 from icefloe.execute.row_changes import RowChange, change_rows
+from icefloe.file_changes import FileChanges, RemoveFiles
 from icefloe.metadata.table_state import TableState
 from icefloe.plan.bind import Bound, bind_statement
 from icefloe.plan.plan import Plan, plan_statement
@@ -33,14 +33,13 @@ from icefloe.replace.plan import (
     explain_partitions,
     plan_partitions,
 )
-from icefloe.replace.statements import ReplaceStatement, Scope
 from icefloe.replace.translate import as_condition
 from icefloe.results import DmlResult
 from icefloe.rows import fit_rows
 from icefloe.scan.scan import Scan
 from icefloe.settings import UpdateKind
 from icefloe.spark import columns
-from icefloe.statements import RowStatement
+from icefloe.statements import ReplaceStatement, RowStatement, Scope
 from icefloe.write.data_files import WrittenRows, write_data
 
 log = logging.getLogger("icefloe")

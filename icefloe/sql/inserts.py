@@ -13,7 +13,6 @@ from icefloe.errors import ColumnNotFoundError, ReplaceWhereError, SchemaMismatc
 from icefloe.metadata.table_state import MAIN, TableState
 from icefloe.publishing import Context
 from icefloe.replace.partitions import overwrite_partitions
-from icefloe.replace.statements import Replacement, ReplaceStatement, Scope, UsingStatement
 from icefloe.replace.using import explain_using, run_using
 from icefloe.replace.where import explain_replace, run_replace
 from icefloe.results import DmlResult
@@ -25,7 +24,14 @@ from icefloe.spark.expressions import expression
 from icefloe.sql.names import Names
 from icefloe.sql.queries import run_query
 from icefloe.sql.syntax import Insert, InsertKind
-from icefloe.statements import WriteKind, WriteStatement
+from icefloe.statements import (
+    Replacement,
+    ReplaceStatement,
+    Scope,
+    UsingStatement,
+    WriteKind,
+    WriteStatement,
+)
 
 _OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
 

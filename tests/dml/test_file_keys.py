@@ -12,8 +12,8 @@ from hand_made import adopted_file, publish
 from tables import data_files, rows
 
 from icefloe import Table
+from icefloe.builders import Merge
 from icefloe.errors import UnsupportedTableError
-from icefloe.merge_builder import Merge
 from icefloe.scan.file_keys import FileKeys
 
 TWINS = ("plumless", "buckeroo")  # of the same CRC-32, and so are names that differ by them alone

@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from tables import data_files, rows, snapshots
 
 from icefloe import DmlResult, errors
-from icefloe.changes import FileChanges
 from icefloe.commit.committer import Commit, publish
 from icefloe.commit.conflicts import Guard
+from icefloe.file_changes import FileChanges
 from icefloe.plan.bind import lower_condition
 from icefloe.pruning.candidates import plan_files
 from icefloe.settings import Isolation

@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 from tables import data_files, delete_files, rows, snapshots, stored_files, summary
 
 from icefloe import DmlResult, errors
-from icefloe.changes import FileChanges
 from icefloe.commit.committer import Commit, publish
 from icefloe.commit.conflicts import Guard
+from icefloe.file_changes import FileChanges
 from icefloe.settings import Isolation
 from icefloe.storage.files import locate
 
