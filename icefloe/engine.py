@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 from pyspark.sql import SparkSession
 
-from icefloe.commit.committer import already_done
 from icefloe.commit.conflicts import Guard
+from icefloe.commit.publish import already_done
 from icefloe.commit.snapshot import Removed
 from icefloe.execute.explained import with_footers
 from icefloe.execute.row_changes import RowChange, change_rows

@@ -17,7 +17,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
 from pyiceberg.types import NestedField
 
-from icefloe.commit.swap import refuse_other_table, refuse_partial_history
+from icefloe.commit.catalog import refuse_other_table, refuse_partial_history
 from icefloe.errors import (
     ColumnNotFoundError,
     ConflictError,

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
-from icefloe.commit.committer import already_done
 from icefloe.commit.conflicts import Guard, MatchedRows
+from icefloe.commit.publish import already_done
 from icefloe.execute.explained import with_footers
 from icefloe.execute.labelled import Labeller
 from icefloe.execute.merge_rows import MergeRows

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
-from icefloe.commit.committer import IDEMPOTENCY_KEY, Commit, publish
+from icefloe.commit.catalog import refuse_partial_history
 from icefloe.commit.conflicts import Guard
+from icefloe.commit.publish import IDEMPOTENCY_KEY, Commit, publish
 from icefloe.commit.snapshot import Removed
-from icefloe.commit.swap import refuse_partial_history
 from icefloe.errors import CommitStateUnknownError, ConflictError
 from icefloe.execute.row_changes import RowChangeOutcome
 from icefloe.file_changes import FileChanges

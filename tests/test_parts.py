@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from tables import data_files, delete_files, rows
 
 from icefloe import errors
-from icefloe.commit.retry import LostRaceError, with_retries
+from icefloe.commit.catalog import LostRaceError, with_retries
 from icefloe.commit.snapshot import Removed, SnapshotDraft, operation_of
 from icefloe.deletes.position_deletes import (
     DeletePartition,

@@ -21,7 +21,7 @@ from pyiceberg.table.update import (
     ValidatableTableRequirement,
 )
 
-from icefloe.commit.swap import settle
+from icefloe.commit.catalog import settle
 from icefloe.errors import CommitStateUnknownError
 from icefloe.metadata.table_state import remove_old_metadata
 

@@ -16,9 +16,8 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import update_table_metadata
 
+from icefloe.commit.catalog import LostRaceError, load_table, race_lost, with_retries
 from icefloe.commit.expiring import removal_updates, remove_snapshots
-from icefloe.commit.retry import LostRaceError, with_retries
-from icefloe.commit.swap import load_table, race_lost
 from icefloe.errors import StatementError, StorageError
 from icefloe.maintenance.garbage import refuse_to_collect
 from icefloe.maintenance.ownership import Judged, judge, pointers_of

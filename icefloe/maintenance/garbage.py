@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyiceberg.catalog import Catalog
 
-from icefloe.commit.swap import refuse_partial_history
+from icefloe.commit.catalog import refuse_partial_history
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.table_state import TableState
 

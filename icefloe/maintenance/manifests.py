@@ -8,10 +8,16 @@ from dataclasses import replace
 from pyiceberg.catalog import Catalog
 from pyiceberg.table.snapshots import Operation
 
+from icefloe.commit.catalog import (
+    LostRaceError,
+    load_table,
+    race_lost,
+    refuse_partial_history,
+    swap,
+    with_retries,
+)
 from icefloe.commit.clustering import Clustered, cluster_manifests
-from icefloe.commit.retry import LostRaceError, with_retries
 from icefloe.commit.snapshot import Removed, SnapshotDraft
-from icefloe.commit.swap import load_table, race_lost, refuse_partial_history, swap
 from icefloe.errors import StorageError
 from icefloe.file_changes import FileChanges
 from icefloe.metadata.table_state import TableState, state_of

@@ -17,7 +17,7 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSy
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 
-from icefloe.commit.swap import refuse_other_table
+from icefloe.commit.catalog import refuse_other_table
 from icefloe.errors import StatementError, StorageError
 from icefloe.maintenance.file_names import is_of_a_writer
 from icefloe.maintenance.folders import (

@@ -11,7 +11,7 @@ import logging
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.table import Table as IcebergTable
 
-from icefloe.commit.swap import load_table
+from icefloe.commit.catalog import load_table
 from icefloe.errors import IcefloeError
 from icefloe.maintenance.folders import metadata_files
 from icefloe.maintenance.garbage import refuse_without_gc

@@ -14,7 +14,7 @@ from typing import Any
 from pyiceberg.manifest import DataFileContent, ManifestEntryStatus
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from icefloe.commit.window import changes_of
+from icefloe.commit.conflicts import changes_of
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.manifests import schema_for_spec
 from icefloe.metadata.table_state import TableState, ancestors, at_snapshot

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from icefloe.commit.committer import already_done
+from icefloe.commit.publish import already_done
 from icefloe.engine import run
 from icefloe.metadata.manifests import list_manifests
 from icefloe.metadata.table_state import TableState

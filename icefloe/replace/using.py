@@ -22,7 +22,7 @@ from pyiceberg.types import (
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from icefloe.commit.committer import already_done
+from icefloe.commit.publish import already_done
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.execute.explained import with_footers
 from icefloe.metadata.files import LiveFile

@@ -11,8 +11,8 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from icefloe.commit.committer import already_done
 from icefloe.commit.conflicts import Guard
+from icefloe.commit.publish import already_done
 from icefloe.deletes.dangling import dangling_deletes
 from icefloe.engine import count_live
 from icefloe.errors import InvalidPredicateError, ParseError

@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 from tables import data_files, delete_files, rows, snapshots, stored_files, summary
 
 from icefloe import DmlResult, errors
-from icefloe.commit.committer import Commit, publish
 from icefloe.commit.conflicts import Guard
+from icefloe.commit.publish import Commit, publish
 from icefloe.file_changes import FileChanges
 from icefloe.settings import Isolation
 from icefloe.storage.files import locate

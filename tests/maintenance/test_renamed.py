@@ -14,7 +14,7 @@ from plain_tables import (
 )
 from pyiceberg.exceptions import CommitFailedException
 
-from icefloe.commit import swap
+from icefloe.commit import catalog as swap
 from icefloe.errors import CommitStateUnknownError, StorageError, TableNotFoundError
 from icefloe.maintenance import expire
 

@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
 
-from icefloe.commit.conflicts import Guard, find_conflict
-from icefloe.commit.retry import LostRaceError, with_retries
+from icefloe.commit.catalog import LostRaceError, load_table, race_lost, swap, unknown, with_retries
+from icefloe.commit.conflicts import Guard, find_conflict, window_since
 from icefloe.commit.snapshot import Removed, SnapshotDraft, operation_of
-from icefloe.commit.swap import load_table, race_lost, swap, unknown
-from icefloe.commit.window import window_since
 from icefloe.deletes.position_deletes import read_position_deletes
 from icefloe.errors import (
     CommitStateUnknownError,
