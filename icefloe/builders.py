@@ -8,12 +8,12 @@ from typing import Any, Self
 
 from pyspark.sql import SparkSession
 
-from icefloe.engine import explain, run
+from icefloe.commands.context import Context
+from icefloe.commands.plan import Plan
+from icefloe.commands.replace.using import explain_using, run_using
+from icefloe.commands.replace.where import explain_replace, run_replace
+from icefloe.commands.run import explain, run
 from icefloe.errors import StatementError
-from icefloe.plan.plan import Plan
-from icefloe.publishing import Context
-from icefloe.replace.using import explain_using, run_using
-from icefloe.replace.where import explain_replace, run_replace
 from icefloe.results import DmlResult
 from icefloe.spark.expressions import views_dropped
 from icefloe.statements import (

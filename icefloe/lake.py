@@ -22,6 +22,7 @@ from pyiceberg.utils.config import Config
 from pyspark.sql import SparkSession
 from sqlalchemy import URL
 
+from icefloe.commands.context import Context
 from icefloe.errors import (
     StatementError,
     TableExistsError,
@@ -30,7 +31,6 @@ from icefloe.errors import (
 )
 from icefloe.maintenance.purge import purge_table
 from icefloe.metadata.table_state import TableState
-from icefloe.publishing import Context
 from icefloe.redaction import register, reveals, scrubbed
 from icefloe.schema.partition_spec import parse_partition_by, parse_sort_by
 from icefloe.schema.to_iceberg import to_iceberg_schema

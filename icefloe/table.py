@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
 from icefloe.builders import Delete, Merge, ReplaceUsing, ReplaceWhere, Update
-from icefloe.engine import run
-from icefloe.evolution import (
+from icefloe.commands.context import Context
+from icefloe.commands.evolve import (
     add_column,
     drop_column,
     evolve_partitions,
@@ -22,20 +22,20 @@ from icefloe.evolution import (
     rollback,
     set_properties,
 )
+from icefloe.commands.input_rows import fit_rows, source_frame
+from icefloe.commands.replace.overwrite_partitions import overwrite_partitions
+from icefloe.commands.replace.partitions_of import partitions_of
+from icefloe.commands.run import run
+from icefloe.commands.scan import read_rows
+from icefloe.commands.write import refuse_inline
 from icefloe.inspection import metadata_table
 from icefloe.maintenance.compact import compact
 from icefloe.maintenance.expire import expire_snapshots
-from icefloe.maintenance.inline import refuse_inline
 from icefloe.maintenance.manifests import rewrite_manifests
 from icefloe.maintenance.orphans import OrphanSearch, remove_orphans
 from icefloe.metadata.table_state import MAIN, TableState, state_of
-from icefloe.publishing import Context
-from icefloe.reading import read_rows
-from icefloe.replace.derive import partitions_of
 from icefloe.replace.log import render_log
-from icefloe.replace.partitions import overwrite_partitions
 from icefloe.results import DmlResult, ExpireResult, OrphansResult, RewriteManifestsResult
-from icefloe.rows import fit_rows, source_frame
 from icefloe.schema.to_spark import spark_schema
 from icefloe.settings import UpdateKind
 from icefloe.statements import (

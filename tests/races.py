@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import icefloe
-from icefloe import Lake, publishing
+from icefloe import Lake
+from icefloe.commands import context as publishing
 
 Meanwhile = Callable[[Callable[[], object]], None]
 

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from icefloe.commands.bind import bind_condition, lower_condition
+from icefloe.commands.context import (
+    Context,
+    added_bytes,
+    publish_changes,
+    repeated,
+    statement_files,
+)
 from icefloe.commit.conflicts import Guard
 from icefloe.commit.snapshot import Removed
 from icefloe.deletes.dangling import dangling_deletes
@@ -13,12 +21,10 @@ from icefloe.file_changes import FileChanges, RemoveFiles
 from icefloe.metadata.files import SnapshotFiles, unpartitioned_specs
 from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.table_state import MAIN, TableState
-from icefloe.plan.bind import bind_condition, lower_condition
 from icefloe.plan.packing import Packing, pack_files
 from icefloe.pruning.candidates import choose_files
 from icefloe.pruning.comparisons import UNKNOWN
 from icefloe.pruning.file_matcher import FileMatcher
-from icefloe.publishing import Context, added_bytes, publish_changes, repeated, statement_files
 from icefloe.results import DmlResult
 from icefloe.scan.scan import Scan
 from icefloe.schema.to_spark import spark_schema

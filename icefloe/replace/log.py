@@ -14,11 +14,11 @@ from typing import Any
 from pyiceberg.manifest import DataFileContent, ManifestEntryStatus
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from icefloe.commands.replace.where import OPERATION, PREDICATE_KEY
 from icefloe.commit.conflicts import changes_of
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.manifests import schema_for_spec
 from icefloe.metadata.table_state import TableState, ancestors, at_snapshot
-from icefloe.replace.where import OPERATION, PREDICATE_KEY
 
 _DELETES = {
     DataFileContent.POSITION_DELETES: "position-deletes",

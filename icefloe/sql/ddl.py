@@ -8,6 +8,7 @@ from pyiceberg.schema import Schema
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from icefloe.commands.evolve import add_columns, drop_columns
 from icefloe.errors import (
     ColumnNotFoundError,
     CommitStateUnknownError,
@@ -15,7 +16,6 @@ from icefloe.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from icefloe.evolution import add_columns, drop_columns
 from icefloe.sql.names import Names, full_name
 from icefloe.sql.properties import FORMAT_VERSION
 from icefloe.sql.queries import check_columns, run_query

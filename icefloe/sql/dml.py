@@ -7,11 +7,11 @@ from typing import TypeAlias
 
 from pyspark.sql.types import StructType
 
-from icefloe.engine import explain, run
+from icefloe.commands.context import Context
+from icefloe.commands.run import explain, run
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.maintenance.compact import compact
 from icefloe.metadata.table_state import MAIN, TableState, state_of
-from icefloe.publishing import Context
 from icefloe.results import DmlResult
 from icefloe.schema.to_spark import spark_schema
 from icefloe.settings import UpdateKind

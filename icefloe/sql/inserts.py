@@ -8,15 +8,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from icefloe.engine import run
+from icefloe.commands.context import Context
+from icefloe.commands.input_rows import fit_rows
+from icefloe.commands.replace.overwrite_partitions import overwrite_partitions
+from icefloe.commands.replace.using import explain_using, run_using
+from icefloe.commands.replace.where import explain_replace, run_replace
+from icefloe.commands.run import run
 from icefloe.errors import ColumnNotFoundError, ReplaceWhereError, SchemaMismatchError
 from icefloe.metadata.table_state import MAIN, TableState
-from icefloe.publishing import Context
-from icefloe.replace.partitions import overwrite_partitions
-from icefloe.replace.using import explain_using, run_using
-from icefloe.replace.where import explain_replace, run_replace
 from icefloe.results import DmlResult
-from icefloe.rows import fit_rows
 from icefloe.schema.to_spark import spark_schema
 from icefloe.spark.columns import quote, quoted
 from icefloe.spark.errors import translated

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from tables import data_files, delete_files, rows, snapshots, summary
 
 import icefloe
-from icefloe import publishing
+from icefloe.commands import context as publishing
 from icefloe.errors import (
     CardinalityError,
     ColumnNotFoundError,

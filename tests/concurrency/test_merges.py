@@ -10,9 +10,9 @@ from leftovers import leftovers
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSnapshotRefUpdate
 from tables import data_files, rows, snapshots
 
-from icefloe.engine import run
+from icefloe.commands.input_rows import fit_rows
+from icefloe.commands.run import run
 from icefloe.errors import ConflictError
-from icefloe.rows import fit_rows
 from icefloe.sql import dml
 from icefloe.statements import Options, WriteKind, WriteStatement
 

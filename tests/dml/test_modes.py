@@ -8,8 +8,8 @@ from tables import data_files, delete_files, live_files, rows, snapshots, summar
 
 from icefloe import Table
 from icefloe.builders import Update
+from icefloe.commands import row_changes
 from icefloe.errors import StatementError, StorageError, UnsupportedTableError
-from icefloe.execute import row_changes
 from icefloe.metadata.files import LiveFile
 from icefloe.settings import Settings, UpdateKind, UpdateMode
 

@@ -14,8 +14,8 @@ from leftovers import leftovers
 from pyiceberg.types import DoubleType, LongType
 from tables import data_files, delete_files, rows, snapshots
 
+from icefloe.commands import row_changes
 from icefloe.errors import NullabilityError, StorageError
-from icefloe.execute import row_changes
 from icefloe.scan.scan import Scan
 from icefloe.write.rewrite import Rewriter
 

@@ -14,10 +14,10 @@ from pyspark.sql import functions as F
 from tables import data_files, rows, snapshots
 
 from icefloe import DmlResult, errors
+from icefloe.commands.bind import lower_condition
 from icefloe.commit.conflicts import Guard
 from icefloe.commit.publish import Commit, publish
 from icefloe.file_changes import FileChanges
-from icefloe.plan.bind import lower_condition
 from icefloe.pruning.candidates import plan_files
 from icefloe.settings import Isolation
 from icefloe.storage.files import locate, spark_uri

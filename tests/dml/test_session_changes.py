@@ -15,8 +15,8 @@ from pyspark.errors import PySparkException
 from tables import rows, snapshots
 
 import icefloe
+from icefloe.commands import row_changes
 from icefloe.errors import SetupError, StorageError
-from icefloe.execute import row_changes
 from icefloe.scan import scan
 from icefloe.spark.session import READS_BY_ID
 

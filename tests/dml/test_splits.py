@@ -7,7 +7,8 @@ from contextlib import contextmanager
 import pytest
 from tables import rows
 
-from icefloe.execute import row_changes, splits
+from icefloe.commands import row_changes
+from icefloe.commands import row_changes as splits
 from icefloe.spark.session import held
 
 SETTING = "spark.sql.files.maxPartitionBytes"

@@ -299,7 +299,7 @@ def test_explain_tells_when_little_would_be_left_of_a_file(table):
 
 
 def test_explain_tells_which_footers_it_did_not_read(table, monkeypatch):
-    monkeypatch.setattr("icefloe.execute.explained._MOST_FILES", 0)
+    monkeypatch.setattr("icefloe.commands.plan._MOST_FILES", 0)
     told = str(table.update().set("s", "''").explain())
     assert "are copied as bytes; its footer was not read for this plan" in told
 

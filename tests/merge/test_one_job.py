@@ -7,9 +7,9 @@ from leftovers import leftovers
 from pyiceberg.types import StringType
 from tables import data_files, rows, snapshots
 
+from icefloe.commands.merge import join as merge_plan
+from icefloe.commands.merge.rows import MergeRows
 from icefloe.errors import CardinalityError
-from icefloe.execute.merge_rows import MergeRows
-from icefloe.plan import merge_plan
 from icefloe.scan.scan import Scan
 from icefloe.spark.session import held
 

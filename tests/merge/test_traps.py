@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
+import icefloe.merging as merging
 import pytest
 from pyspark.sql import functions as F
 from tables import rows
 
-import icefloe.merging as merging
+from icefloe.commands.merge.source import kept, pinned
 from icefloe.errors import ConflictError, StatementError
-from icefloe.execute.pinned import kept, pinned
 
 
 def test_a_pin_is_its_own_even_of_the_same_frame(spark):

@@ -11,7 +11,7 @@ import random
 import pytest
 from random_programs import LAYOUTS, MODES, SCHEMA, Maker, comparable, oracle_of, seeds
 
-from icefloe.execute import row_changes
+from icefloe.commands import row_changes
 from icefloe.write.rewrite import Rewriter
 
 

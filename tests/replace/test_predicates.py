@@ -30,6 +30,19 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from icefloe.commands.replace.partition_match import Match, match_partition, refuse_between_borders
+from icefloe.commands.replace.predicate import (
+    And,
+    Compare,
+    Constant,
+    In,
+    IsNull,
+    Not,
+    Or,
+    parse_predicate,
+)
+from icefloe.commands.replace.predicate_bind import bind_predicate
+from icefloe.commands.replace.translate import as_lowered
 from icefloe.errors import (
     InvalidPredicateError,
     NonPartitionedTableError,
@@ -41,12 +54,6 @@ from icefloe.errors import (
 )
 from icefloe.pruning.comparisons import Comparison
 from icefloe.pruning.literals import LiteralKind, SqlLiteral
-from icefloe.replace.bind import bind_predicate
-from icefloe.replace.borders import refuse_between_borders
-from icefloe.replace.match import Match, match_partition
-from icefloe.replace.parse import parse_predicate
-from icefloe.replace.translate import as_lowered
-from icefloe.replace.tree import And, Compare, Constant, In, IsNull, Not, Or
 
 SCHEMA = Schema(
     NestedField(1, "year", IntegerType()),

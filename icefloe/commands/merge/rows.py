@@ -16,13 +16,12 @@ from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from icefloe.commands.merge.join import JoinShape
+from icefloe.commands.merge.label import Labeller
+from icefloe.commands.merge.source import kept
+from icefloe.commands.row_changes import Hits, RowChangeOutcome, by_location, count, file_changes
 from icefloe.deletes.row_positions import ActedRows
 from icefloe.errors import CardinalityError
-from icefloe.execute.labelled import Labeller
-from icefloe.execute.marked_rows import Hits, by_location, count, file_changes
-from icefloe.execute.pinned import kept
-from icefloe.execute.row_changes import RowChangeOutcome
-from icefloe.plan.merge_plan import JoinShape
 from icefloe.pruning.candidates import Candidate, FilePlan
 from icefloe.scan.row_counts import counted
 from icefloe.scan.scan import Scan

@@ -22,6 +22,8 @@ from pyiceberg.types import (
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
 
+from icefloe.commands.replace.predicate import And, Compare, Constant, In, IsNull, Node, Not, Or
+from icefloe.commands.replace.predicate_bind import PartitionPredicate, SourceColumn
 from icefloe.pruning.comparisons import (
     ALWAYS,
     NEVER,
@@ -36,8 +38,6 @@ from icefloe.pruning.comparisons import (
     is_null,
 )
 from icefloe.pruning.literals import LiteralKind, SqlLiteral
-from icefloe.replace.bind import PartitionPredicate, SourceColumn
-from icefloe.replace.tree import And, Compare, Constant, In, IsNull, Node, Not, Or
 from icefloe.schema.partition_spec import source_path
 from icefloe.schema.to_spark import spark_type
 from icefloe.spark.columns import quoted

@@ -6,20 +6,19 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
+from icefloe.commands.context import Context, publish_changes, row_result, statement_files
+from icefloe.commands.merge.bind import BoundMerge, bind_merge
+from icefloe.commands.merge.files import MergeFiles, choose_merge_files
+from icefloe.commands.merge.join import Join, choose_join, plan_merge
+from icefloe.commands.merge.label import Labeller
+from icefloe.commands.merge.rows import MergeRows
+from icefloe.commands.merge.source import pinned
+from icefloe.commands.plan import Plan, with_footers
 from icefloe.commit.conflicts import Guard, MatchedRows
 from icefloe.commit.publish import already_done
-from icefloe.execute.explained import with_footers
-from icefloe.execute.labelled import Labeller
-from icefloe.execute.merge_rows import MergeRows
-from icefloe.execute.pinned import pinned
 from icefloe.metadata.table_state import SchemaChange, TableState
-from icefloe.plan.merge_bind import BoundMerge, bind_merge
-from icefloe.plan.merge_files import MergeFiles, choose_merge_files
-from icefloe.plan.merge_plan import Join, choose_join, plan_merge
-from icefloe.plan.plan import Plan
 from icefloe.pruning.comparisons import UNKNOWN
 from icefloe.pruning.file_matcher import FileMatcher
-from icefloe.publishing import Context, publish_changes, row_result, statement_files
 from icefloe.results import DmlResult
 from icefloe.scan.scan import Scan
 from icefloe.schema.widen import merged_schema

@@ -8,7 +8,7 @@ could be both true and not true the partition straddles it, and only reading row
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Context, Decimal, Inexact
@@ -17,6 +17,7 @@ from itertools import product
 from typing import Any
 
 from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.transforms import (
     BucketTransform,
     DayTransform,
@@ -30,9 +31,25 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, DecimalType, PrimitiveType
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 
+from icefloe.commands.replace.predicate import (
+    And,
+    Compare,
+    Constant,
+    In,
+    IsNull,
+    Node,
+    Not,
+    Or,
+    leaves_of,
+)
+from icefloe.commands.replace.predicate_bind import (
+    PartitionPredicate,
+    SourceColumn,
+    partitioning_fields,
+)
+from icefloe.commands.replace.translate import sql_literal, sql_text
+from icefloe.errors import InvalidPredicateError
 from icefloe.pruning.comparisons import Comparison
-from icefloe.replace.bind import PartitionPredicate, SourceColumn
-from icefloe.replace.tree import And, Compare, Constant, In, IsNull, Node, Not, Or
 
 Truth = frozenset[bool | None]
 
@@ -301,3 +318,56 @@ def _among(values: Values, listed: tuple[Any, ...]) -> Truth:
         found.add(True)
     found.add(None if has_null else False)
     return frozenset(found)
+
+
+# -------------------------------------------------------------------------------------------------
+# Whether a predicate falls on the borders of the partitions that rows lie in.
+
+Test = Compare[Any] | In[Any]
+
+_WAY_OUT = "Move it to a border, or use scope='rows' to replace just the rows it is true for"
+
+
+def refuse_between_borders(predicate: PartitionPredicate, spec: PartitionSpec) -> None:
+    """Refuse a predicate that would be true for a part of a partition, whether it has rows or not.
+
+    Partitions are ranges of values, so a test can only cut the one that its literal lies in.
+    """
+    for test, value in _tests_with_values(predicate):
+        column = predicate.columns[test.column]
+        if value is not None and (fields := _cuts(test, column, spec, value)):
+            raise InvalidPredicateError(
+                predicate.text,
+                f"{column.name} is partitioned by {fields}, so the partition of "
+                f"{sql_text(sql_literal(value, column.type))} lies on both sides of it. {_WAY_OUT}",
+            )
+
+
+def straddling(
+    predicate: str, spec: PartitionSpec, schema: Schema, partition: Record
+) -> InvalidPredicateError:
+    """The error for a live partition that a predicate is true for a part of."""
+    where = spec.partition_to_path(partition, schema) if spec.fields else "of no columns"
+    return InvalidPredicateError(
+        predicate,
+        f"partition {where} (spec {spec.spec_id}) may have rows on both sides of it. {_WAY_OUT}",
+    )
+
+
+def _tests_with_values(predicate: PartitionPredicate) -> Iterator[tuple[Test, Any]]:
+    for leaf in leaves_of(predicate.tree):
+        match leaf:
+            case In(name, listed):
+                yield from ((In(name, (value,)), value) for value in listed)
+            case Compare():
+                yield leaf, leaf.value
+
+
+def _cuts(test: Test, column: SourceColumn, spec: PartitionSpec, value: Any) -> str | None:
+    """The transforms of the partition that a test cuts in two; None when it cuts none."""
+    fields = [f for f in partitioning_fields(spec) if f.source_id == column.field_id]
+    for field in fields:
+        place = values_of(field, column.type, field.transform.transform(column.type)(value))
+        if match_values(test, {column.name: place}) is not Match.SOME:
+            return None
+    return " and ".join(str(field.transform) for field in fields)

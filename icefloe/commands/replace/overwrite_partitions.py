@@ -17,19 +17,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from icefloe.commands.context import Context, repeated, statement_files
+from icefloe.commands.replace.written_rows import (
+    PartitionSet,
+    PartitionSetMatcher,
+    Removal,
+    lowered_partitions,
+    replace_rows,
+    without_other_partitions,
+)
+from icefloe.commands.run import run
 from icefloe.commit.publish import already_done
-from icefloe.engine import run
 from icefloe.metadata.manifests import list_manifests
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import plan_files
-from icefloe.publishing import Context, repeated, statement_files
-from icefloe.replace.removal import Removal, replace_rows
-from icefloe.replace.tuples import (
-    PartitionSet,
-    PartitionSetMatcher,
-    lowered_partitions,
-    without_other_partitions,
-)
 from icefloe.results import DmlResult
 from icefloe.schema.partition_values import partition_columns
 from icefloe.spark import columns

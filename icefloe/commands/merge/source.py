@@ -6,7 +6,9 @@ is read several times and must be the same each time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -41,16 +43,19 @@ from pyiceberg.types import (
     TimestampType,
     TimestamptzType,
 )
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from icefloe.plan.merge_keys import MergeKey, Sides, is_identical
+from icefloe.commands.merge.keys import MergeKey, Sides, is_identical
 from icefloe.pruning.source_matcher import Interval, KeyValues, PartitionValues
 from icefloe.schema.partition_values import has_value, partition_columns, to_record
 from icefloe.schema.to_spark import spark_type
+from icefloe.spark import columns
 from icefloe.spark.columns import quote, quoted
-from icefloe.spark.errors import translated
+from icefloe.spark.errors import cleaning_up, translated
+from icefloe.spark.session import held
 
 _CELLS = 4096
 _PREFIX_BYTES = 6  # of a text: what a double holds exactly
@@ -323,3 +328,38 @@ def _literal(kind: PrimitiveType, value: Any) -> Literal[Any]:
             return StringLiteral(value)
         case _:
             return LongLiteral(value)
+
+
+# -------------------------------------------------------------------------------------------------
+# Frames that a MERGE reads more than once: later reads see the same rows in the same order.
+
+_COMPRESSES = "spark.sql.inMemoryColumnarStorage.compressed"
+_BATCH_ROWS = "spark.sql.inMemoryColumnarStorage.batchSize"
+
+
+@contextmanager
+def pinned(source: DataFrame) -> Iterator[DataFrame]:
+    """The source with its rows numbered, kept by Spark."""
+    # Spark keeps equal plans once, and drops them for all: a condition of its own makes it unequal.
+    own = source.filter(F.lit(uuid.uuid4().hex).isNotNull())
+    with kept(own.select("*", F.monotonically_increasing_id().alias(columns.SOURCE_ROW))) as rows:
+        yield rows
+
+
+@contextmanager
+def kept(rows: DataFrame) -> Iterator[DataFrame]:
+    """The rows, kept by Spark on disk once they are read.
+
+    Spark would fill more than half of its heap with rows kept in memory, and the readers of wide
+    files need that too. A small frame takes 10 ms longer this way.
+    """
+    spark = rows.sparkSession
+    # Compressing what is kept takes longer than the rest of the keeping. Java's serialization,
+    # by which batches go to disk, holds a hundred of them in memory: they must be small.
+    with translated(), held(spark, _COMPRESSES, "false"), held(spark, _BATCH_ROWS, "500"):
+        rows.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield rows
+    finally:
+        with cleaning_up("releasing persisted rows"):
+            rows.unpersist()

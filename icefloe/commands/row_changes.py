@@ -6,27 +6,146 @@ happens to a file with changes. Files all of whose rows go are removed in every 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
 
+from pyiceberg.manifest import DataFile
 from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame
 
+from icefloe.deletes.dangling import dangling_deletes
+from icefloe.deletes.position_deletes import DeletePartition, write_position_deletes
 from icefloe.deletes.row_positions import ActedRows
-from icefloe.execute.marked_rows import Hits, by_location, count, file_changes
-from icefloe.execute.splits import columns_in, larger_splits, times_read
-from icefloe.file_changes import FileChanges
+from icefloe.file_changes import FileChanges, RemoveFiles
+from icefloe.metadata.files import LiveFile, PartitionKey, ids_of_columns
 from icefloe.pruning.candidates import Candidate, FilePlan
 from icefloe.scan.row_counts import counted
 from icefloe.scan.scan import Scan
 from icefloe.settings import UpdateMode
 from icefloe.spark import columns
 from icefloe.spark.columns import quote
+from icefloe.spark.session import held
+from icefloe.tasks.messages import FileKey
 from icefloe.write.carried_values import check_carried_values
-from icefloe.write.data_files import REPLACING, WrittenRows, find_rows, write_data
+from icefloe.write.data_files import REPLACING, WrittenRows, find_rows, partition_folder, write_data
 from icefloe.write.rewrite import Rewriter, Rewritten, uneven
 from icefloe.write.rewrite_choice import is_rewritten
+
+# -------------------------------------------------------------------------------------------------
+# Rows marked as gone without touching their files; files whose last rows go are removed.
+
+Hits = Mapping[str, BitMap64]  # rows by data file location
+
+
+def by_location(scan: Scan, found: Mapping[FileKey, BitMap64]) -> dict[str, BitMap64]:
+    """Rows found by the keys of files, told by the files' locations."""
+    return {scan.keys.files[key].path: rows for key, rows in found.items() if rows}
+
+
+def count(hits: Hits) -> int:
+    """How many rows."""
+    return sum(len(rows) for rows in hits.values())
+
+
+def file_changes(
+    scan: Scan,
+    files: FilePlan,
+    statement_id: str,
+    rewritten: Rewritten,
+    marked: Hits,
+    replaced: Hits,
+    added: Sequence[DataFile] = (),
+) -> FileChanges:
+    """Everything a statement changes: `marked` rows go from files that stay, or the files go.
+
+    `replaced` are those of the marked rows that have new versions among `added`.
+    """
+    emptied = [
+        c
+        for c in scan.candidates
+        if c.path in marked and not c.equality_deletes and len(marked[c.path]) == scan.live_rows(c)
+    ]
+    gone = {c.path for c in emptied}
+    left = {path: rows for path, rows in marked.items() if path not in gone}
+    removed = (*rewritten.replaced, *(c.live for c in emptied))
+    return FileChanges(
+        added_data=(*rewritten.files, *added),
+        added_deletes=tuple(_write_deletes(scan, statement_id, left)),
+        removal=RemoveFiles(removed, dangling_deletes(files.files, removed, scan.delete_contents)),
+        deleted_rows=left,
+        replaced_rows=dict(replaced),
+    )
+
+
+def _write_deletes(scan: Scan, statement_id: str, hits: Hits) -> list[DataFile]:
+    """Position deletes under each data file's own spec and partition, one file per partition.
+
+    With `write.delete.granularity` = `file`, one per data file, as some readers want it.
+    """
+    state = scan.state
+    groups: dict[PartitionKey | str, list[LiveFile]] = {}
+    for candidate in scan.candidates:
+        if candidate.path in hits:
+            live = candidate.live
+            key = live.path if state.settings.deletes_per_file else live.partition_key
+            groups.setdefault(key, []).append(live)
+    written: list[DataFile] = []
+    for number, files in enumerate(groups.values()):
+        first = files[0]
+        folder = partition_folder(state, first)
+        where = DeletePartition(first.spec_id, first.file.partition, f"{folder}/" if folder else "")
+        positions = {file.path: hits[file.path] for file in files}
+        written += write_position_deletes(state, f"{statement_id}-d{number}", positions, where)
+    return written
+
+
+# -------------------------------------------------------------------------------------------------
+# How much of a table each task reads, where a statement reads few of its columns.
+
+_SETTING = "spark.sql.files.maxPartitionBytes"
+_DEFAULT = 128 * 2**20
+_AS_SPARK_TELLS_IT = f"{_DEFAULT}b"
+_MOST_TIMES = 8
+
+
+@contextmanager
+def larger_splits(scan: Scan, read: Collection[str]) -> Iterator[None]:
+    """While jobs that read only these columns are planned, let a task have more of the files.
+
+    A session that has a setting of its own keeps it. Spark cuts files finely enough to keep every
+    core busy in any case.
+    """
+    times = times_read(scan, read)
+    if times == 1 or scan.spark.conf.get(_SETTING) != _AS_SPARK_TELLS_IT:
+        yield
+        return
+    with held(scan.spark, _SETTING, str(times * _DEFAULT)):
+        yield
+
+
+def columns_in(scan: Scan, expressions: Iterable[Column | None]) -> list[str]:
+    """The table's columns that expressions may name, by their texts: rather one too many."""
+    text = " ".join(str(expression) for expression in expressions).lower()
+    names = [field.name for field in scan.state.schema.fields]
+    return [name for name in names if name.lower() in text]
+
+
+def times_read(scan: Scan, read: Collection[str]) -> int:
+    """How many times what is read would fit into all columns of the files; 1 for small tables."""
+    files = [candidate.live for candidate in scan.candidates]
+    schema = scan.state.schema
+    if len(read) == len(schema.fields) or sum(file.size for file in files) <= 2 * _DEFAULT:
+        return 1
+    columns = ids_of_columns(schema, read)
+    found = [file.bytes_of(columns) for file in files]
+    known = [part for part in found if part is not None]
+    if len(known) < len(found):
+        return 1  # some manifest does not tell
+    every = sum(file.bytes_of_all for file in files)
+    return max(1, min(_MOST_TIMES, every // max(1, sum(known))))
+
 
 # How much Spark gives a task to read, and of how many tasks each may write a small file.
 _TASK_BYTES = 128 * 2**20

@@ -13,9 +13,8 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.transforms import Transform, TruncateTransform
 from pyspark.sql import DataFrame
 
-from icefloe.metadata.table_state import TableState
-from icefloe.plan.merge_bind import BoundMerge
-from icefloe.plan.source_facts import (
+from icefloe.commands.merge.bind import BoundMerge
+from icefloe.commands.merge.source import (
     SourceFacts,
     SourceKey,
     choose_cells,
@@ -24,6 +23,7 @@ from icefloe.plan.source_facts import (
     partition_values,
     range_expression,
 )
+from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import FilePlan, choose_files, narrowed
 from icefloe.pruning.comparisons import ALWAYS, NEVER, Lowered, all_of
 from icefloe.pruning.file_matcher import FileMatcher, Matcher

@@ -29,6 +29,17 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from icefloe.commands.replace.predicate import (
+    And,
+    Compare,
+    Constant,
+    In,
+    IsNull,
+    Node,
+    Not,
+    Or,
+    Tree,
+)
 from icefloe.errors import (
     NonPartitionedTableError,
     PartitionColumnNotFoundError,
@@ -36,8 +47,6 @@ from icefloe.errors import (
 )
 from icefloe.pruning.comparisons import Comparison
 from icefloe.pruning.literals import LiteralKind, SqlLiteral, coerce
-from icefloe.replace.parse import Tree
-from icefloe.replace.tree import And, Compare, Constant, In, IsNull, Node, Not, Or
 from icefloe.schema.partition_spec import source_path
 
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)

@@ -22,25 +22,26 @@ from pyiceberg.types import (
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from icefloe.commit.publish import already_done
-from icefloe.errors import ColumnNotFoundError, StatementError
-from icefloe.execute.explained import with_footers
-from icefloe.metadata.files import LiveFile
-from icefloe.metadata.table_state import TableState
-from icefloe.plan.plan import Plan
-from icefloe.pruning.candidates import Candidate, plan_files
-from icefloe.pruning.comparisons import UNKNOWN, Column, Comparison, Lowered, all_of, compare
-from icefloe.publishing import Context, repeated, statement_files
-from icefloe.replace.removal import Removal, plan_removal, replace_rows
-from icefloe.replace.translate import sql_literal
-from icefloe.replace.tuples import (
+from icefloe.commands.context import Context, repeated, statement_files
+from icefloe.commands.input_rows import fit_rows
+from icefloe.commands.plan import Plan, with_footers
+from icefloe.commands.replace.translate import sql_literal
+from icefloe.commands.replace.written_rows import (
     PartitionSet,
     PartitionSetMatcher,
+    Removal,
     lowered_partitions,
+    plan_removal,
+    replace_rows,
     without_other_partitions,
 )
+from icefloe.commit.publish import already_done
+from icefloe.errors import ColumnNotFoundError, StatementError
+from icefloe.metadata.files import LiveFile
+from icefloe.metadata.table_state import TableState
+from icefloe.pruning.candidates import Candidate, plan_files
+from icefloe.pruning.comparisons import UNKNOWN, Column, Comparison, Lowered, all_of, compare
 from icefloe.results import DmlResult
-from icefloe.rows import fit_rows
 from icefloe.scan.scan import Scan
 from icefloe.spark import columns
 from icefloe.spark.columns import quoted

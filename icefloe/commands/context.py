@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
+from icefloe.commands.bind import ResolveTables
+from icefloe.commands.plan import Plan
+from icefloe.commands.row_changes import RowChangeOutcome
 from icefloe.commit.catalog import refuse_partial_history
 from icefloe.commit.conflicts import Guard
 from icefloe.commit.publish import IDEMPOTENCY_KEY, Commit, publish
 from icefloe.commit.snapshot import Removed
 from icefloe.errors import CommitStateUnknownError, ConflictError
-from icefloe.execute.row_changes import RowChangeOutcome
 from icefloe.file_changes import FileChanges
 from icefloe.metadata.table_state import SchemaChange, TableState
-from icefloe.plan.bind import ResolveTables
-from icefloe.plan.plan import Plan
 from icefloe.results import DmlResult
 from icefloe.spark.errors import telling_lost_spark, translated
 from icefloe.statements import Options

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.schema import Schema
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from sqlglot import exp
 
+from icefloe.commands.bind import (
+    ResolveTables,
+    analyse,
+    bind_assignments,
+    bind_condition,
+    filled,
+    has_subquery,
+    refuse_nondeterministic,
+    refuse_star,
+    store,
+)
+from icefloe.commands.merge.keys import MergeKey, Sides, find_keys, is_identical, match_name
 from icefloe.errors import (
     ColumnNotFoundError,
     NullabilityError,
@@ -17,26 +30,63 @@ from icefloe.errors import (
     StatementError,
 )
 from icefloe.metadata.table_state import TableState
-from icefloe.plan.bind import (
-    ResolveTables,
-    analyse,
-    bind_assignments,
-    bind_condition,
-    has_subquery,
-    refuse_nondeterministic,
-    refuse_star,
-    store,
-)
-from icefloe.plan.filled import filled
-from icefloe.plan.merge_keys import MergeKey, Sides, find_keys, is_identical, match_name
-from icefloe.plan.qualify import qualify
 from icefloe.pruning.comparisons import ALWAYS, UNKNOWN, Lowered
 from icefloe.pruning.conditions import lower
 from icefloe.schema.to_spark import spark_schema
 from icefloe.spark import columns
+from icefloe.spark.columns import quote
 from icefloe.spark.errors import of_one_row, translated
 from icefloe.spark.expressions import expression
+from icefloe.spark.tokens import parse_expression
 from icefloe.statements import Condition, Expression, MergeClause, MergeStatement, Then, When
+
+# -------------------------------------------------------------------------------------------------
+# Bare column names in a text, told which side of a MERGE they belong to.
+
+
+def qualify(text: str, names: Collection[str], alias: str) -> str:
+    """Put `alias` before each name of `names` that does not follow it; change nothing else.
+
+    As in Spark, what may be the alias is the alias: `a.b` is the column `b` where `a` is the alias,
+    and a field of the column `a` only where there is no such column.
+
+    A clause that sees one side only may name its columns bare, but is evaluated where the other
+    side's columns of the same name are at hand too. Names inside subqueries and names that a
+    lambda binds are left alone.
+    """
+    tree = parse_expression(text)
+    if tree is None:
+        return text
+    known = {name.lower() for name in names}
+    places = sorted(
+        {
+            column.parts[0].meta["start"]
+            for column in tree.find_all(exp.Column)
+            if (first := column.parts[0].name.lower()) in known
+            and not _is_qualified([part.name.lower() for part in column.parts], alias, known)
+            and "start" in column.parts[0].meta
+            and not _is_local(column, first)
+        },
+        reverse=True,
+    )
+    for start in places:
+        text = f"{text[:start]}{quote(alias)}.{text[start:]}"
+    return text
+
+
+def _is_qualified(parts: list[str], alias: str, known: Collection[str]) -> bool:
+    return len(parts) > 1 and parts[0] == alias.lower() and parts[1] in known
+
+
+def _is_local(column: exp.Column, first: str) -> bool:
+    if column.find_ancestor(exp.Select) is not None:
+        return True
+    scope = column.find_ancestor(exp.Lambda)
+    while scope is not None:
+        if any(argument.name.lower() == first for argument in scope.expressions):
+            return True
+        scope = scope.find_ancestor(exp.Lambda)
+    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,8 @@ from typing import TypeAlias
 
 from pyspark.sql import SparkSession
 
-from icefloe.commit.conflicts import Guard
-from icefloe.commit.publish import already_done
-from icefloe.commit.snapshot import Removed
-from icefloe.execute.explained import with_footers
-from icefloe.execute.row_changes import RowChange, change_rows
-from icefloe.file_changes import FileChanges, RemoveEverything, RemovePartitions
-from icefloe.merging import explain_merge, run_merge
-from icefloe.metadata.files import DeleteIndex, LiveFile, partition_key_of, unpartitioned_specs
-from icefloe.metadata.table_state import TableState
-from icefloe.plan.bind import Bound, bind_statement
-from icefloe.plan.plan import Plan, plan_statement
-from icefloe.pruning.candidates import Candidate, FilePlan, plan_files
-from icefloe.pruning.comparisons import UNKNOWN
-from icefloe.pruning.file_matcher import FileMatcher
-from icefloe.publishing import (
+from icefloe.commands.bind import Bound, bind_statement
+from icefloe.commands.context import (
     Context,
     added_bytes,
     publish_changes,
@@ -29,6 +16,18 @@ from icefloe.publishing import (
     row_result,
     statement_files,
 )
+from icefloe.commands.merge.command import explain_merge, run_merge
+from icefloe.commands.plan import Plan, plan_statement, with_footers
+from icefloe.commands.row_changes import RowChange, change_rows
+from icefloe.commit.conflicts import Guard
+from icefloe.commit.publish import already_done
+from icefloe.commit.snapshot import Removed
+from icefloe.file_changes import FileChanges, RemoveEverything, RemovePartitions
+from icefloe.metadata.files import DeleteIndex, LiveFile, partition_key_of, unpartitioned_specs
+from icefloe.metadata.table_state import TableState
+from icefloe.pruning.candidates import Candidate, FilePlan, plan_files
+from icefloe.pruning.comparisons import UNKNOWN
+from icefloe.pruning.file_matcher import FileMatcher
 from icefloe.results import DmlResult
 from icefloe.scan.scan import Scan
 from icefloe.settings import Isolation

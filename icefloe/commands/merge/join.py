@@ -7,10 +7,10 @@ from enum import StrEnum
 
 from pyspark.sql import Column, SparkSession
 
+from icefloe.commands.merge.bind import BoundMerge
+from icefloe.commands.merge.files import MergeFiles
+from icefloe.commands.plan import Plan, plan_rows
 from icefloe.metadata.table_state import TableState
-from icefloe.plan.merge_bind import BoundMerge
-from icefloe.plan.merge_files import MergeFiles
-from icefloe.plan.plan import Plan, plan_rows
 from icefloe.settings import UpdateKind
 from icefloe.statements import MergeStatement, When
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from icefloe.commands.bind import lower_condition
+from icefloe.commands.context import Context
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.metadata.table_state import TableState, at_snapshot, snapshot_as_of
-from icefloe.plan.bind import lower_condition
 from icefloe.pruning.candidates import Candidate, plan_files
-from icefloe.publishing import Context
 from icefloe.scan.read_guard import guarded
 from icefloe.scan.scan import Scan
 from icefloe.spark import columns as names

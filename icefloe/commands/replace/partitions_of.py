@@ -10,6 +10,15 @@ from pyiceberg.transforms import IdentityTransform
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from icefloe.commands.bind import store
+from icefloe.commands.input_rows import as_frame
+from icefloe.commands.replace.partition_match import NULL, values_of
+from icefloe.commands.replace.predicate_bind import (
+    SourceColumn,
+    partitioning_fields,
+    source_columns,
+)
+from icefloe.commands.replace.translate import sql_literal, sql_text
 from icefloe.errors import (
     InvalidPredicateError,
     NonPartitionedTableError,
@@ -17,11 +26,6 @@ from icefloe.errors import (
     StatementError,
 )
 from icefloe.metadata.table_state import TableState
-from icefloe.plan.bind import store
-from icefloe.replace.bind import SourceColumn, partitioning_fields, source_columns
-from icefloe.replace.match import NULL, values_of
-from icefloe.replace.translate import sql_literal, sql_text
-from icefloe.rows import as_frame
 from icefloe.schema.partition_spec import source_path
 from icefloe.schema.partition_values import partition_columns, to_record
 from icefloe.schema.to_spark import spark_schema

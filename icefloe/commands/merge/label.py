@@ -22,10 +22,10 @@ from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from icefloe.plan.merge_bind import BoundMerge
-from icefloe.plan.merge_keys import is_identical
-from icefloe.plan.merge_plan import Join, JoinShape
-from icefloe.plan.source_facts import ordinal_of
+from icefloe.commands.merge.bind import BoundMerge
+from icefloe.commands.merge.join import Join, JoinShape
+from icefloe.commands.merge.keys import is_identical
+from icefloe.commands.merge.source import ordinal_of
 from icefloe.pruning.source_matcher import Interval, KeyValues
 from icefloe.scan.scan import Scan
 from icefloe.spark import columns

@@ -12,6 +12,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from icefloe.commands.bind import store
 from icefloe.errors import (
     ColumnTypeMismatchError,
     SchemaMismatchError,
@@ -19,7 +20,6 @@ from icefloe.errors import (
     TypeMismatchError,
 )
 from icefloe.metadata.table_state import TableState
-from icefloe.plan.bind import store
 from icefloe.schema.to_spark import spark_schema
 from icefloe.spark.columns import quoted
 from icefloe.spark.errors import translated

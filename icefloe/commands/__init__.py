@@ -1,0 +1,1 @@
+"""Statements: each binds, plans, does its work on Spark and publishes one snapshot."""

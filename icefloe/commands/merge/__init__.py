@@ -1,0 +1,1 @@
+"""MERGE: source, keys, files, join, one action per row."""

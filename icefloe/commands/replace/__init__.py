@@ -1,0 +1,1 @@
+"""REPLACE WHERE, REPLACE USING and the overwrite of partitions."""
