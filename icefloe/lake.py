@@ -29,7 +29,7 @@ from icefloe.errors import (
     TableNotFoundError,
     UnsupportedTableError,
 )
-from icefloe.maintenance.purge import purge_table
+from icefloe.maintenance.own_files import purge_table
 from icefloe.metadata.table_state import TableState
 from icefloe.redaction import register, reveals, scrubbed
 from icefloe.schema.partition_spec import parse_partition_by, parse_sort_by

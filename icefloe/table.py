@@ -28,13 +28,13 @@ from icefloe.commands.replace.partitions_of import partitions_of
 from icefloe.commands.run import run
 from icefloe.commands.scan import read_rows
 from icefloe.commands.write import refuse_inline
-from icefloe.inspection import metadata_table
+from icefloe.inspection.log import render_log
+from icefloe.inspection.metadata_tables import metadata_table
 from icefloe.maintenance.compact import compact
 from icefloe.maintenance.expire import expire_snapshots
-from icefloe.maintenance.manifests import rewrite_manifests
 from icefloe.maintenance.orphans import OrphanSearch, remove_orphans
+from icefloe.maintenance.rewrite_manifests import rewrite_manifests
 from icefloe.metadata.table_state import MAIN, TableState, state_of
-from icefloe.replace.log import render_log
 from icefloe.results import DmlResult, ExpireResult, OrphansResult, RewriteManifestsResult
 from icefloe.schema.to_spark import spark_schema
 from icefloe.settings import UpdateKind

@@ -14,7 +14,7 @@ from icefloe.cli.frames import of_arrow
 from icefloe.cli.output import Format
 from icefloe.cli.records import Records, of_dicts
 from icefloe.errors import UnsupportedTableError
-from icefloe.inspection import metadata_arrow
+from icefloe.inspection.metadata_tables import metadata_arrow
 from icefloe.lake import Lake
 from icefloe.redaction import shown_properties
 from icefloe.schema.partition_spec import partition_by_text

@@ -16,12 +16,11 @@ from icefloe.commit.conflicts import Guard
 from icefloe.commit.snapshot import Removed
 from icefloe.deletes.dangling import dangling_deletes
 from icefloe.errors import StatementError
-from icefloe.execute.compaction import write_packed
 from icefloe.file_changes import FileChanges, RemoveFiles
+from icefloe.maintenance.packing import Packing, pack_files, write_packed
 from icefloe.metadata.files import SnapshotFiles, unpartitioned_specs
 from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.table_state import MAIN, TableState
-from icefloe.plan.packing import Packing, pack_files
 from icefloe.pruning.candidates import choose_files
 from icefloe.pruning.comparisons import UNKNOWN
 from icefloe.pruning.file_matcher import FileMatcher

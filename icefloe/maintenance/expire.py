@@ -7,26 +7,221 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Literal
 
-from pyiceberg.catalog import Catalog
+from pydantic import Field
+from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import update_table_metadata
+from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemovePartitionStatisticsUpdate,
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+    TableRequirement,
+    TableUpdate,
+    ValidatableTableRequirement,
+    update_table_metadata,
+)
 
-from icefloe.commit.catalog import LostRaceError, load_table, race_lost, with_retries
-from icefloe.commit.expiring import removal_updates, remove_snapshots
-from icefloe.errors import StatementError, StorageError
-from icefloe.maintenance.garbage import refuse_to_collect
-from icefloe.maintenance.ownership import Judged, judge, pointers_of
-from icefloe.maintenance.reach import Files, Kind, Reach, everything, no_longer_reached
-from icefloe.maintenance.retention import Expired, Limits, expired
-from icefloe.metadata.table_state import TableState, state_of
+from icefloe.commit.catalog import LostRaceError, load_table, race_lost, settle, with_retries
+from icefloe.errors import CommitStateUnknownError, StatementError, StorageError
+from icefloe.maintenance.own_files import Judged, judge, pointers_of
+from icefloe.maintenance.reachable_files import (
+    Files,
+    Kind,
+    Reach,
+    everything,
+    no_longer_reached,
+    refuse_to_collect,
+)
+from icefloe.metadata.table_state import MAIN, TableState, ancestors, remove_old_metadata, state_of
 from icefloe.results import ExpireResult
+from icefloe.settings import Settings
 from icefloe.storage.files import delete_each
 from icefloe.storage.locations import KnownFiles
+
+# -------------------------------------------------------------------------------------------------
+# Which snapshots and refs of a table have expired, by Iceberg's rules.
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How old, and how many: what a call asks for over the table's own settings."""
+
+    now_ms: int
+    older_than_ms: int  # snapshots from before this moment go
+    retain_last: int  # on each branch so many stay, however old
+    max_ref_age_ms: int | None
+
+    @classmethod
+    def of(
+        cls, settings: Settings, now_ms: int, older_than_ms: int | None, retain_last: int
+    ) -> Limits:
+        """The limits of a call; the table's least number of snapshots holds in any case."""
+        if older_than_ms is None:
+            older_than_ms = now_ms - settings.max_snapshot_age_ms
+        return cls(
+            now_ms,
+            older_than_ms,
+            max(retain_last, settings.min_snapshots_to_keep),
+            settings.max_ref_age_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What goes from a table's metadata."""
+
+    snapshots: tuple[int, ...] = ()
+    refs: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.snapshots or self.refs)
+
+
+def expired(metadata: TableMetadata, limits: Limits) -> Expired:
+    """The snapshots that nothing keeps: no branch, no tag, no young age."""
+    refs = {
+        name: ref
+        for name, ref in metadata.refs.items()
+        if name == MAIN or _is_kept(ref, metadata, limits)
+    }
+    kept = {ref.snapshot_id for ref in refs.values()}
+    if metadata.current_snapshot_id is not None:
+        kept.add(metadata.current_snapshot_id)
+    in_line = set(kept)
+    for ref in refs.values():
+        if ref.snapshot_ref_type == SnapshotRefType.BRANCH:
+            line = list(ancestors(metadata, metadata.snapshot_by_id(ref.snapshot_id)))
+            in_line |= {snapshot.snapshot_id for snapshot in line}
+            kept |= {snapshot.snapshot_id for snapshot in _kept_of(line, ref, limits)}
+    for snapshot in metadata.snapshots:
+        # Rolled back, or staged: no branch tells its age limit.
+        if snapshot.snapshot_id not in in_line and snapshot.timestamp_ms >= limits.older_than_ms:
+            kept.add(snapshot.snapshot_id)
+    return Expired(
+        tuple(s.snapshot_id for s in metadata.snapshots if s.snapshot_id not in kept),
+        tuple(name for name in metadata.refs if name not in refs),
+    )
+
+
+def _is_kept(ref: SnapshotRef, metadata: TableMetadata, limits: Limits) -> bool:
+    limit = ref.max_ref_age_ms or limits.max_ref_age_ms
+    snapshot = metadata.snapshot_by_id(ref.snapshot_id)
+    return limit is None or snapshot is None or limits.now_ms - snapshot.timestamp_ms <= limit
+
+
+def _kept_of(line: list[Snapshot], ref: SnapshotRef, limits: Limits) -> Iterator[Snapshot]:
+    """The newest snapshots of a branch, by its own limits where it has some."""
+    oldest_ms = limits.older_than_ms
+    if ref.max_snapshot_age_ms is not None:
+        oldest_ms = limits.now_ms - ref.max_snapshot_age_ms
+    least = max(limits.retain_last, ref.min_snapshots_to_keep or 1)
+    for number, snapshot in enumerate(line):
+        if number >= least and snapshot.timestamp_ms < oldest_ms:
+            return
+        yield snapshot
+
+
+# -------------------------------------------------------------------------------------------------
+# Take snapshots and refs out of a table's metadata, if the table is still as it was judged.
+
+
+class SameHistory(ValidatableTableRequirement):
+    """No branch, tag or snapshot came, went or moved: a new tag may keep what is about to go.
+
+    Catalogs that check requirements in this process know it; a REST server does not.
+    """
+
+    type: Literal["icefloe-same-history"] = Field(default="icefloe-same-history")
+    refs: dict[str, int]
+    snapshots: set[int]
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
+        """Raise CommitFailedException when the table's history is another."""
+        if (
+            base_metadata is None
+            or _refs(base_metadata) != self.refs
+            or _snapshots(base_metadata) != self.snapshots
+        ):
+            raise CommitFailedException("Requirement failed: the table's history has changed")
+
+
+def remove_snapshots(
+    catalog: Catalog,
+    name: str,
+    table: IcebergTable,
+    snapshots: Collection[int],
+    refs: Collection[str],
+) -> None:
+    """Publish metadata without these snapshots and refs; no file is deleted.
+
+    Raises LostRaceError or StorageError when it surely did not happen, and
+    CommitStateUnknownError where nobody can tell.
+    """
+    metadata = table.metadata
+    requirements: list[TableRequirement] = [AssertTableUUID(uuid=metadata.table_uuid)]
+    requirements += [
+        AssertRefSnapshotId(ref=ref, snapshot_id=found) for ref, found in _refs(metadata).items()
+    ]
+    if isinstance(catalog, MetastoreCatalog):
+        same = SameHistory(refs=_refs(metadata), snapshots=_snapshots(metadata))
+        requirements.append(same)  # type: ignore[arg-type]
+    updates = removal_updates(metadata, snapshots, refs)
+    try:
+        answer = catalog.commit_table(table, tuple(requirements), updates)
+    except BaseException as error:  # noqa: BLE001 - Ctrl-C too leaves a commit that may land
+        settle(
+            catalog,
+            name,
+            metadata.table_uuid,
+            lambda now: _lacks(now, snapshots, refs),
+            CommitStateUnknownError(
+                f"{name}: the catalog did not say whether {len(snapshots)} snapshots were expired "
+                f"({error!r}). No file was deleted. Run expire_snapshots again; files that it then "
+                "does not find are removed by remove_orphans."
+            ),
+            error,
+        )
+        return
+    remove_old_metadata(catalog, table.io, metadata, answer.metadata)
+
+
+def removal_updates(
+    metadata: TableMetadata, snapshots: Collection[int], refs: Collection[str]
+) -> tuple[TableUpdate, ...]:
+    """What takes snapshots and refs out of metadata, their statistics included."""
+    updates: list[TableUpdate] = [RemoveSnapshotRefUpdate(ref_name=ref) for ref in refs]
+    updates += [
+        RemovePartitionStatisticsUpdate(snapshot_id=file.snapshot_id)
+        for file in metadata.partition_statistics
+        if file.snapshot_id in snapshots
+    ]
+    if snapshots:
+        updates.append(RemoveSnapshotsUpdate(snapshot_ids=list(snapshots)))
+    return tuple(updates)
+
+
+def _refs(metadata: TableMetadata) -> dict[str, int]:
+    return {name: ref.snapshot_id for name, ref in metadata.refs.items()}
+
+
+def _snapshots(metadata: TableMetadata) -> set[int]:
+    return {snapshot.snapshot_id for snapshot in metadata.snapshots}
+
+
+def _lacks(metadata: TableMetadata, snapshots: Collection[int], refs: Collection[str]) -> bool:
+    gone = _snapshots(metadata).isdisjoint(snapshots)
+    return gone and set(metadata.refs).isdisjoint(refs)
 
 
 @dataclass(frozen=True, slots=True)

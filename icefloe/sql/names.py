@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from icefloe.commands.scan import read_rows
 from icefloe.errors import StatementError
-from icefloe.inspection import METADATA_TABLES, metadata_table
+from icefloe.inspection.metadata_tables import METADATA_TABLES, metadata_table
 from icefloe.metadata.table_state import TableState, state_of
 from icefloe.spark.errors import translated
 from icefloe.spark.table_names import DEFAULT_NAMESPACE, TableName, Travel

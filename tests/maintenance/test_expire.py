@@ -23,7 +23,7 @@ from icefloe.errors import (
     UnsupportedTableError,
 )
 from icefloe.maintenance import expire
-from icefloe.maintenance.retention import Limits, expired
+from icefloe.maintenance.expire import Limits, expired
 from icefloe.settings import Settings
 
 SCHEMA = "id BIGINT, region STRING"

@@ -25,7 +25,7 @@ from pyiceberg.table.snapshots import MetadataLogEntry
 from pyiceberg.table.statistics import StatisticsFile
 
 from icefloe.errors import StorageError
-from icefloe.maintenance.folders import holds_warehouse
+from icefloe.maintenance.own_files import holds_warehouse
 from icefloe.metadata.table_state import remove_old_metadata
 from icefloe.storage.locations import name_of
 

@@ -22,7 +22,7 @@ from plain_tables import (
 
 from icefloe.errors import StatementError, StorageError, UnsupportedTableError
 from icefloe.maintenance import orphans
-from icefloe.maintenance.file_names import is_of_a_writer
+from icefloe.maintenance.orphans import is_of_a_writer
 from icefloe.storage.locations import KnownFiles, name_of
 
 

@@ -6,8 +6,8 @@ import pytest
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
+from icefloe.maintenance.packing import pack_files
 from icefloe.metadata.files import LiveFile
-from icefloe.plan.packing import pack_files
 from icefloe.pruning.candidates import Candidate
 
 

@@ -20,7 +20,7 @@ from plain_tables import (
 )
 
 from icefloe.errors import StorageError, TableNotFoundError, UnsupportedTableError
-from icefloe.maintenance import purge
+from icefloe.maintenance import own_files as purge
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from icefloe.errors import (
     StatementError,
     TableNotFoundError,
 )
-from icefloe.replace.log import ReplaceWhereAction
+from icefloe.inspection.log import ReplaceWhereAction
 
 SCHEMA = "id BIGINT, year INT, month INT"
 OLD = [{"id": i, "year": 2022 + i % 2, "month": 11 + i % 2} for i in range(4)]

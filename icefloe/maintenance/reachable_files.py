@@ -7,13 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from icefloe.errors import IcefloeError
+from icefloe.commit.catalog import refuse_partial_history
+from icefloe.errors import IcefloeError, UnsupportedTableError
 from icefloe.metadata.manifests import list_manifests, live_files
+from icefloe.metadata.table_state import TableState
 from icefloe.storage.locations import Name, name_of
 
 _THREADS = 8
@@ -147,3 +150,22 @@ def statistics_files(metadata: TableMetadata) -> Files:
         )
         for file in (*metadata.statistics, *metadata.partition_statistics)
     }
+
+
+# -------------------------------------------------------------------------------------------------
+# Whether files of a table may be deleted at all.
+
+
+def refuse_to_collect(catalog: Catalog, state: TableState, call: str) -> None:
+    """Refuse a table whose files others may need, or of which not all snapshots are known."""
+    refuse_without_gc(state, call)
+    refuse_partial_history(catalog)
+
+
+def refuse_without_gc(state: TableState, call: str) -> None:
+    """Refuse a table with `gc.enabled` = `false`: its files may be another table's."""
+    if not state.settings.gc_enabled:
+        raise UnsupportedTableError(
+            f"{state.name} has the property gc.enabled = false: its files may be those of another "
+            f"table, so {call} deletes none. Set gc.enabled to true if they are its own."
+        )

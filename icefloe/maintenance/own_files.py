@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote, urlparse
 
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.exceptions import (
     NoSuchIcebergTableError,
     NoSuchNamespaceError,
@@ -15,8 +18,20 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Identifier
 
-from icefloe.errors import StorageError, UnsupportedTableError
-from icefloe.maintenance.reach import Reach, everything
+from icefloe.commit.catalog import load_table
+from icefloe.errors import IcefloeError, StorageError, UnsupportedTableError
+from icefloe.maintenance.reachable_files import (
+    Files,
+    Kind,
+    Reach,
+    Stored,
+    everything,
+    readable_files,
+    refuse_without_gc,
+    statistics_files,
+)
+from icefloe.metadata.table_state import state_of
+from icefloe.storage.files import delete_each
 from icefloe.storage.locations import KnownFiles, Name, name_of
 
 VERSION_HINT = "version-hint.text"  # the pointer of catalogs without a server
@@ -151,3 +166,119 @@ def _tables(catalog: Catalog, within: Identifier = ()) -> Iterator[Identifier]:
         yield from catalog.list_tables(namespace)
         if len(namespace) > len(within):
             yield from _tables(catalog, namespace)
+
+
+# -------------------------------------------------------------------------------------------------
+# Which files that a table's metadata names may be deleted with it.
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Files that nothing of the table needs any more: those to delete, and those to leave."""
+
+    deletable: Files
+    kept: tuple[str, ...] = ()
+
+
+def judge(
+    catalog: Catalog, table: IcebergTable, files: Files, needed: Iterable[Name] = ()
+) -> Judged:
+    """Which of `files` may be deleted, where the table still needs those in `needed`.
+
+    Raises StorageError when another table of the catalog cannot be read.
+    """
+    folders = _own_folders(catalog, table)
+    left = {name: file for name, file in files.items() if _folder(file.location, folders)}
+    left = _without(left, folders, KnownFiles.of(needed))
+    if left:
+        for other in other_tables(catalog, table.name()):
+            nested = nested_folders(other, folders)
+            left = {n: f for n, f in left.items() if not any(o.holds(n.real) for o in nested)}
+            left = _without(left, folders, KnownFiles.of(files_of(other)))
+    kept = (file.location for name, file in files.items() if name not in left)
+    return Judged(left, tuple(sorted(kept)))
+
+
+def pointers_of(table: IcebergTable) -> set[Name]:
+    """The files that lead to a table: its metadata files, and the hint to the newest of them."""
+    hint = f"{table.location().rstrip('/')}/metadata/{VERSION_HINT}"
+    return {name_of(location) for location in (*metadata_files(table), hint)}
+
+
+def _own_folders(catalog: Catalog, table: IcebergTable) -> list[Name]:
+    places = {name_of(place) for place in (table.location(), *folders_of(table.metadata))}
+    return [place.real for place in places if not holds_warehouse(catalog, place)]
+
+
+def _without(files: Files, folders: list[Name], known: KnownFiles) -> Files:
+    """Leave out what provably or possibly is one of the known files."""
+    return {
+        name: file
+        for name, file in files.items()
+        if not known.has(name)
+        and (folder := _folder(file.location, folders)) is not None
+        and known.lookalike(name, folder) is None
+    }
+
+
+def _folder(location: str, folders: list[Name]) -> Name | None:
+    """The table's own folder that a file is in under every reading of its name; None for others."""
+    name = name_of(location)
+    if name.is_ambiguous or _is_crooked(location, name):
+        return None
+    real = name.real
+    for folder in folders:
+        if folder.holds(real):
+            relative = unquote(real.path.removeprefix(folder.path))
+            return None if ".." in relative.split("/") else folder
+    return None
+
+
+def _is_crooked(location: str, name: Name) -> bool:
+    """Whether `..` in a location makes it another file for those who take it literally."""
+    if ".." not in location.split("/"):
+        return False
+    return not name.is_local or os.path.realpath(urlparse(location).path) != name.real.path
+
+
+log = logging.getLogger("icefloe")
+
+
+# -------------------------------------------------------------------------------------------------
+# Drop a table with its files.
+
+
+def purge_table(catalog: Catalog, name: str) -> None:
+    """Drop a table and delete its files; refuses one with `gc.enabled` = `false`.
+
+    Raises before anything is changed when another table of the catalog cannot be read. Files that
+    are left, since they are not the table's own or cannot be deleted, are logged.
+    """
+    table = catalog.load_table(name)
+    refuse_without_gc(state_of(table, name), "DROP TABLE ... PURGE")
+    if not isinstance(catalog, MetastoreCatalog):
+        catalog.purge_table(name)
+        return
+    judged = judge(catalog, table, _files(table, name))
+    load_table(catalog, name, table.metadata.table_uuid)
+    catalog.drop_table(name)
+    _delete(table, name, judged)
+
+
+def _files(table: IcebergTable, name: str) -> Files:
+    """Every file that the table leads to; what damaged manifests name is not among them."""
+    reach, metadata = Reach(table.io), table.metadata
+    try:
+        reach.contents(reach.manifests(metadata.snapshots))
+    except IcefloeError as error:
+        log.warning("Not every file of %s can be found, so some will be left: %s", name, error)
+    files = readable_files(reach, metadata.snapshots) | statistics_files(metadata)
+    return files | {
+        name_of(location): Stored(location, Kind.METADATA) for location in metadata_files(table)
+    }
+
+
+def _delete(table: IcebergTable, name: str, judged: Judged) -> None:
+    for location in judged.kept:
+        log.warning("%s was left when %s was purged: it may not be the table's", location, name)
+    delete_each(table.io, [file.location for file in judged.deletable.values()])

@@ -1,1 +1,0 @@
-"""Plans become files, on Spark."""

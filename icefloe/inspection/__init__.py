@@ -1,0 +1,1 @@
+"""What a table holds and how it came about, as rows."""

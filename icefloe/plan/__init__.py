@@ -1,1 +1,0 @@
-"""A statement and facts about the table become a plan."""
