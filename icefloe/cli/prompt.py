@@ -18,7 +18,7 @@ from icefloe.cli.facts import facts, tables
 from icefloe.cli.output import stdout
 from icefloe.cli.places import history_file
 from icefloe.cli.shell import Shell
-from icefloe.sql.split import is_complete
+from icefloe.sql.cursor import is_complete
 
 PROMPT = "icefloe> "
 _MORE = "    ...> "

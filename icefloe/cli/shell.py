@@ -17,8 +17,8 @@ from icefloe.cli.worker import Worker
 from icefloe.lake import Lake
 from icefloe.results import DmlResult
 from icefloe.spark.errors import translated
+from icefloe.sql.cursor import split_statements
 from icefloe.sql.parse import parse_statements
-from icefloe.sql.split import split_statements
 
 
 @dataclass(frozen=True, slots=True)

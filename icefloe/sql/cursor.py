@@ -2,14 +2,93 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from icefloe.errors import ParseError
 from icefloe.spark.table_names import closing, name_at
 from icefloe.spark.tokens import Kind, Token, tokenize
-from icefloe.sql.split import Piece
-from icefloe.sql.strings import string_value
 from icefloe.sql.syntax import Name, Slice
+
+# -------------------------------------------------------------------------------------------------
+# One text → its statements.
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One statement of a text, without its semicolon and the comments around it."""
+
+    text: str
+    line: int  # where it starts, from 1
+    start: int = 0  # the place in the whole text
+
+
+def split_statements(text: str) -> list[Piece]:
+    """The statements between semicolons that are outside of quotes and comments."""
+    pieces: list[Piece] = []
+    start = end = None
+    for token in tokenize(text):
+        if token.word == ";":
+            if start is not None:
+                pieces.append(_piece(text, start, end))
+            start = None
+        else:
+            start, end = token.start if start is None else start, token.end
+    if start is not None:
+        pieces.append(_piece(text, start, end))
+    return pieces
+
+
+def is_complete(text: str) -> bool:
+    """Whether the last statement ends with a semicolon, outside of quotes and comments."""
+    tokens = tokenize(text)
+    return bool(tokens) and tokens[-1].kind is not Kind.OPEN and tokens[-1].word == ";"
+
+
+def _piece(text: str, start: int, end: int | None) -> Piece:
+    return Piece(text[start:end], text.count("\n", 0, start) + 1, start)
+
+
+# -------------------------------------------------------------------------------------------------
+# The value of a string literal, as Spark reads it.
+
+_ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a"}
+_ESCAPE = re.compile(
+    r"\\(?:u(?P<four>[0-9A-Fa-f]{4})|U(?P<eight>[0-9A-Fa-f]{8})|(?P<octal>[0-3][0-7]{2})|(?P<one>.))"
+    r"|(?P<twice>''|\"\")",
+    re.DOTALL,
+)
+
+
+def string_value(literal: str) -> str:
+    """What a literal in quotes stands for; a raw one stands for itself."""
+    if literal[0] in "rR":
+        return literal[2:-1]
+    if literal[0] == "$":
+        width = literal.index("$", 1) + 1
+        return literal[width:-width]
+    return _ESCAPE.sub(_unescaped, literal[1:-1])
+
+
+def string_literal(value: str) -> str:
+    """A literal that Spark reads as `value`."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
+    return f"'{escaped}'"
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    if found["twice"]:
+        return found["twice"][0]
+    if digits := found["four"] or found["eight"]:
+        return chr(int(digits, 16))
+    if found["octal"]:
+        return chr(int(found["octal"], 8))
+    one = found["one"]
+    if one in "%_":
+        return f"\\{one}"  # LIKE reads these
+    return _ESCAPES.get(one, one)
+
 
 _OPENING = frozenset("([{")
 _CLOSING = frozenset(")]}")

@@ -7,10 +7,9 @@ from difflib import get_close_matches
 
 from icefloe.errors import ParseError, StatementError
 from icefloe.spark.table_names import QUERY_STARTS, closing, lists_names
-from icefloe.sql.cursor import Cursor
+from icefloe.sql.cursor import Cursor, split_statements
 from icefloe.sql.parse_ddl import DDL, SHOW, parse_ddl, parse_show
 from icefloe.sql.parse_dml import DML, parse_dml
-from icefloe.sql.split import split_statements
 from icefloe.sql.syntax import Ctes, Explain, Parsed, Query, WithDml
 
 _HOW = ("EXTENDED", "FORMATTED", "COST", "CODEGEN")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from icefloe.errors import StatementError
 from icefloe.spark.table_names import QUERY_STARTS
 from icefloe.sql.cursor import Cursor
-from icefloe.sql.properties import add_property, parse_properties, parse_property
+from icefloe.sql.ddl import add_property, parse_properties, parse_property
 from icefloe.sql.syntax import (
     AddColumns,
     CreateNamespace,

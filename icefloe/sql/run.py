@@ -11,11 +11,10 @@ from icefloe.errors import IcefloeError, ParseError
 from icefloe.results import DmlResult
 from icefloe.sql.ddl import run_ddl
 from icefloe.sql.dml import explain_dml, run_dml
-from icefloe.sql.names import Names
+from icefloe.sql.names import Names, source_frames
 from icefloe.sql.parse import parse_statements
 from icefloe.sql.queries import run_query
 from icefloe.sql.show import run_show, text_frame
-from icefloe.sql.sources import source_frames
 from icefloe.sql.syntax import (
     Describe,
     Explain,

@@ -17,8 +17,8 @@ from icefloe.schema.partition_spec import partition_by_text
 from icefloe.schema.to_spark import spark_type
 from icefloe.spark.columns import quote
 from icefloe.spark.frames import frame_of
+from icefloe.sql.cursor import string_literal
 from icefloe.sql.names import full_name
-from icefloe.sql.strings import string_literal
 from icefloe.sql.syntax import (
     Describe,
     Name,

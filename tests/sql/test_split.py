@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icefloe.spark.tokens import Kind, tokenize
-from icefloe.sql.split import Piece, is_complete, split_statements
+from icefloe.sql.cursor import Piece, is_complete, split_statements
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icefloe.spark.table_names import Travel, rename_tables, table_names, unqualified
-from icefloe.sql.strings import string_literal, string_value
+from icefloe.sql.cursor import string_literal, string_value
 
 
 @pytest.mark.parametrize(
