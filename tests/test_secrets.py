@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import icefloe
 from icefloe import Lake, errors, redaction
 from icefloe.cli.app import app
-from icefloe.cli.failures import guarded
+from icefloe.cli.shell import guarded
 from icefloe.errors import IcefloeError, StatementError, StorageError
 from icefloe.redaction import MASK, names_secret, redacted, register
 from icefloe.spark.errors import translated

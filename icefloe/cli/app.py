@@ -15,7 +15,7 @@ from icefloe.cli.output import Format, Output
 from icefloe.version import __version__
 
 if TYPE_CHECKING:
-    from icefloe.cli.commands import Place
+    from icefloe.cli.actions import Place
 
 app = typer.Typer(
     name="icefloe",
@@ -51,7 +51,7 @@ class _Given:
     debug: bool
 
     def place(self) -> Place:
-        from icefloe.cli.commands import Place
+        from icefloe.cli.actions import Place
 
         return Place(
             self.warehouse if self.catalog else self.warehouse or Path("lake"), self.catalog
@@ -63,7 +63,7 @@ class _Given:
 
     def run(self, work: Callable[[], None]) -> None:
         """Run a command and leave with its exit status."""
-        from icefloe.cli.failures import guarded
+        from icefloe.cli.shell import guarded
 
         raise typer.Exit(guarded(work, debug=self.debug))
 
@@ -125,7 +125,7 @@ def sql(
     limit: LimitOption = None,
 ) -> None:
     """Run SQL: TEXT, a file, or from a prompt."""
-    from icefloe.cli import commands
+    from icefloe.cli import actions as commands
 
     given: _Given = context.obj
     if text is not None and file is not None:
@@ -142,7 +142,7 @@ def sql(
 @app.command()
 def tables(context: typer.Context, format: FormatOption = None) -> None:
     """List the tables and their sizes."""
-    from icefloe.cli import commands
+    from icefloe.cli import actions as commands
 
     given: _Given = context.obj
     given.run(lambda: commands.list_tables(given.place(), given.output(format)))
@@ -151,7 +151,7 @@ def tables(context: typer.Context, format: FormatOption = None) -> None:
 @app.command()
 def show(context: typer.Context, table: TableArgument, format: FormatOption = None) -> None:
     """Show a table's columns, partitions and counts."""
-    from icefloe.cli import commands
+    from icefloe.cli import actions as commands
 
     given: _Given = context.obj
     given.run(lambda: commands.show_table(given.place(), given.output(format), table))
@@ -160,7 +160,7 @@ def show(context: typer.Context, table: TableArgument, format: FormatOption = No
 @app.command()
 def history(context: typer.Context, table: TableArgument, format: FormatOption = None) -> None:
     """List a table's snapshots in their order."""
-    from icefloe.cli import commands
+    from icefloe.cli import actions as commands
 
     given: _Given = context.obj
     given.run(lambda: commands.show_history(given.place(), given.output(format), table))
@@ -169,7 +169,7 @@ def history(context: typer.Context, table: TableArgument, format: FormatOption =
 @app.command()
 def files(context: typer.Context, table: TableArgument, format: FormatOption = None) -> None:
     """List a table's data and delete files."""
-    from icefloe.cli import commands
+    from icefloe.cli import actions as commands
 
     given: _Given = context.obj
     given.run(lambda: commands.show_files(given.place(), given.output(format), table))
@@ -190,7 +190,7 @@ def compact(
     format: FormatOption = None,
 ) -> None:
     """Join small files, split large ones, apply deletes."""
-    from icefloe.cli import commands
+    from icefloe.cli import actions as commands
 
     given: _Given = context.obj
     place, output = given.place(), given.output(format)
@@ -200,7 +200,7 @@ def compact(
 @app.command()
 def flush(context: typer.Context, table: TableArgument, format: FormatOption = None) -> None:
     """Move inline rows to data files."""
-    from icefloe.cli import commands
+    from icefloe.cli import actions as commands
 
     given: _Given = context.obj
     given.run(lambda: commands.flush_table(given.place(), given.output(format), table))
@@ -217,7 +217,7 @@ def expire(
     format: FormatOption = None,
 ) -> None:
     """Forget old snapshots and delete the files only they need (5 days old, unless told)."""
-    from icefloe.cli import commands
+    from icefloe.cli import actions as commands
 
     given: _Given = context.obj
     place, output, moment = given.place(), given.output(format), _moment(older_than)
@@ -247,7 +247,7 @@ def orphans(
     format: FormatOption = None,
 ) -> None:
     """List files that nothing refers to (3 days old, unless told)."""
-    from icefloe.cli import commands
+    from icefloe.cli import actions as commands
     from icefloe.maintenance.orphans import OrphanSearch
 
     given: _Given = context.obj

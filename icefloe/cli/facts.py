@@ -10,9 +10,8 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField
 
-from icefloe.cli.frames import of_arrow
 from icefloe.cli.output import Format
-from icefloe.cli.records import Records, of_dicts
+from icefloe.cli.records import Records, of_arrow, of_dicts
 from icefloe.errors import UnsupportedTableError
 from icefloe.inspection.metadata_tables import metadata_arrow
 from icefloe.lake import Lake

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from icefloe.cli.places import history_file, spark_log, state_folder, stderr_in
+from icefloe.cli.worker import history_file, spark_log, state_folder, stderr_in
 
 
 @pytest.fixture(autouse=True)

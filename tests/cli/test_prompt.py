@@ -13,7 +13,7 @@ from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
 from icefloe import Lake
-from icefloe.cli.completion import SqlCompleter
+from icefloe.cli.prompt import SqlCompleter
 
 UP, CTRL_C, CTRL_D = "\x1b[A", "\x03", "\x04"
 LONG_QUERY = "SELECT sum(id % 7) FROM range(1000000000000000);"

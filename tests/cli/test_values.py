@@ -9,10 +9,8 @@ from decimal import Decimal
 import pytest
 
 from icefloe import DmlResult
-from icefloe.cli.output import Format, Output
-from icefloe.cli.records import Records
-from icefloe.cli.told import size, told
-from icefloe.cli.values import cell_text, csv_field, json_text
+from icefloe.cli.output import Format, Output, size, told
+from icefloe.cli.records import Records, cell_text, csv_field, json_text
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -11,14 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from icefloe.cli import facts
-from icefloe.cli.described import describe
-from icefloe.cli.failures import guarded
-from icefloe.cli.output import Output
-from icefloe.cli.progress import ProgressLine
+from icefloe.cli.output import Output, describe, write_expired, write_orphans
 from icefloe.cli.prompt import prompt
-from icefloe.cli.shell import Shell
-from icefloe.cli.upkeep import write_expired, write_orphans
-from icefloe.cli.worker import Worker
+from icefloe.cli.shell import Shell, guarded
+from icefloe.cli.worker import ProgressLine, Worker
 from icefloe.errors import StatementError, StorageError
 from icefloe.lake import Lake, open_catalog
 from icefloe.maintenance.orphans import OrphanSearch
