@@ -15,7 +15,7 @@ from icefloe.commands.replace.where import explain_replace, run_replace
 from icefloe.commands.run import explain, run
 from icefloe.errors import StatementError
 from icefloe.results import DmlResult
-from icefloe.spark.expressions import views_dropped
+from icefloe.spark.expressions import temp_views
 from icefloe.statements import (
     Condition,
     Expression,
@@ -48,13 +48,13 @@ class _Builder:
     def explain(self) -> Plan:
         """What the statement would do, without doing it."""
         self._check()
-        with views_dropped(self._context.spark):
+        with temp_views(self._context.spark):
             return explain(self._statement, self._context)
 
     def execute(self) -> DmlResult:
         """Run the statement and publish it as at most one snapshot."""
         self._check()
-        with views_dropped(self._context.spark):
+        with temp_views(self._context.spark):
             return run(self._statement, self._context)
 
     def _with(self, **changes: Any) -> Self:
@@ -124,12 +124,12 @@ class Merge:
 
     def explain(self) -> Plan:
         """What the statement would do; measures the source, reads no row of the table."""
-        with views_dropped(*self._sessions):
+        with temp_views(*self._sessions):
             return explain(self._statement, self._context)
 
     def execute(self) -> DmlResult:
         """Run the statement and publish it as at most one snapshot."""
-        with views_dropped(*self._sessions):
+        with temp_views(*self._sessions):
             return run(self._statement, self._context)
 
     @property
@@ -233,12 +233,12 @@ class ReplaceWhere:
 
     def explain(self) -> Plan:
         """What the statement would do, without doing it."""
-        with views_dropped(self._context.spark):
+        with temp_views(self._context.spark):
             return explain_replace(self._statement, self._context)
 
     def execute(self) -> DmlResult:
         """Run the statement and publish it as at most one snapshot."""
-        with views_dropped(self._context.spark):
+        with temp_views(self._context.spark):
             return run_replace(self._statement, self._context)
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import icefloe
 from icefloe import Lake
-from icefloe.commands import context as publishing
+from icefloe.commands import context
 
 Meanwhile = Callable[[Callable[[], object]], None]
 
@@ -28,14 +28,14 @@ def before_commit(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
     """Runs something once a statement's data is written and before it looks at the table again."""
 
     def let_in(action: Callable[[], object]) -> None:
-        pending, publish = [action], publishing.publish
+        pending, publish = [action], context.publish
 
         def publish_after(commit: Any) -> Any:
             if pending:
                 pending.pop()()
             return publish(commit)
 
-        monkeypatch.setattr(publishing, "publish", publish_after)
+        monkeypatch.setattr(context, "publish", publish_after)
 
     return let_in
 

@@ -19,7 +19,7 @@ from tables import data_files, delete_files, rows
 
 from icefloe import errors
 from icefloe.commit.catalog import LostRaceError, with_retries
-from icefloe.commit.snapshot import Removed, SnapshotDraft, operation_of
+from icefloe.commit.snapshot import RemovedFiles, SnapshotDraft, operation_of
 from icefloe.deletes.position_deletes import (
     DeletePartition,
     read_position_deletes,
@@ -344,11 +344,11 @@ def test_t23_files_missing_from_the_manifests_are_counted(table_of, partition_by
 def test_d5_the_operation_follows_the_content():
     file = SimpleNamespace(file_path="x")
     data, deletes = {"added_data": (file,)}, {"added_deletes": (file,)}
-    gone = Removed(data=(file,))
-    assert operation_of(FileChanges(**data), Removed()).value == "append"
-    assert operation_of(FileChanges(**deletes), Removed()).value == "delete"
+    gone = RemovedFiles(data=(file,))
+    assert operation_of(FileChanges(**data), RemovedFiles()).value == "append"
+    assert operation_of(FileChanges(**deletes), RemovedFiles()).value == "delete"
     assert operation_of(FileChanges(), gone).value == "delete"
-    assert operation_of(FileChanges(**data, **deletes), Removed()).value == "overwrite"
+    assert operation_of(FileChanges(**data, **deletes), RemovedFiles()).value == "overwrite"
     assert operation_of(FileChanges(**data), gone).value == "overwrite"
 
 

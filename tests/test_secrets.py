@@ -22,7 +22,7 @@ from icefloe.cli.app import app
 from icefloe.cli.shell import guarded
 from icefloe.errors import IcefloeError, StatementError, StorageError
 from icefloe.redaction import MASK, names_secret, redacted, register
-from icefloe.spark.errors import translated
+from icefloe.spark.errors import translate_spark_errors
 
 MARK = "Zm4rk"
 URI = f"postgresql+psycopg://{MARK}user:{MARK}p%40ss%2Furi@db.example/lake?sslpassword={MARK}query"
@@ -298,7 +298,7 @@ def test_names_of_secrets(key, secret):
 def test_an_error_of_spark_with_a_secret_is_not_in_the_traceback():
     """Spark's exceptions keep their text where nobody can change it."""
     register({"s3.secret-access-key": "S3CR3T-of-spark"})
-    with pytest.raises(IcefloeError) as caught, translated():
+    with pytest.raises(IcefloeError) as caught, translate_spark_errors():
         raise AnalysisException("bad S3CR3T-of-spark path")
     assert "S3CR3T" not in "".join(traceback.format_exception(caught.value))
 

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import icefloe
 from icefloe.errors import ColumnNotFoundError, SetupError, StatementError
 from icefloe.spark import session
-from icefloe.spark.errors import _told_by, translated
+from icefloe.spark.errors import _told_by, translate_spark_errors
 
 
 def run_script(text: str, folder: Path, **environment: str) -> str:
@@ -184,7 +184,7 @@ def test_stopping_a_lake_leaves_the_callers_session_running(spark, tmp_path):
 
 def test_errors_of_the_callers_own_queries_stay_sparks_own(spark):
     """PySpark logs errors through a logger class of its own, which must not be replaced."""
-    with translated():
+    with translate_spark_errors():
         assert isinstance(logging.getLogger("SQLQueryContextLogger"), PySparkLogger)
     with pytest.raises(AnalysisException, match="nowhere"):
         spark.sql("SELECT nowhere")
@@ -297,20 +297,20 @@ def test_a_heap_that_is_asked_for_is_taken(tmp_path):
     ],
 )
 def test_what_ended_a_job_is_told_by_what_to_do(text, expected):
-    with pytest.raises(expected), translated():
+    with pytest.raises(expected), translate_spark_errors():
         raise PySparkException(text)
 
 
 def test_a_mistake_in_a_statement_about_memory_stays_a_mistake(spark):
     rows = spark.createDataFrame([("a",)], "message STRING")
-    with pytest.raises(ColumnNotFoundError), translated():
+    with pytest.raises(ColumnNotFoundError), translate_spark_errors():
         rows.filter("mesage LIKE '%java.lang.OutOfMemoryError%'").count()
 
 
 def test_too_little_memory_is_told_with_the_way_out():
     failed = PySparkException("Job aborted: java.lang.OutOfMemoryError: Java heap space\n\tat a.b")
     told = r"\(Java heap space\)\. Give it more with spark\.driver"
-    with pytest.raises(SetupError, match=told), translated():
+    with pytest.raises(SetupError, match=told), translate_spark_errors():
         raise failed
 
 

@@ -14,8 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from icefloe.errors import StatementError
-from icefloe.spark.errors import translated
-from icefloe.spark.session import held
+from icefloe.spark.errors import translate_spark_errors
+from icefloe.spark.session import spark_conf
 
 KEY = "spark.sql.adaptive.enabled"
 LOGGER = "SQLQueryContextLogger"
@@ -74,7 +74,7 @@ def run_overlapping(
 
 def test_a_setting_comes_back_after_the_last_holder(spark):
     before = spark.conf.get(KEY)
-    first, second = held(spark, KEY, "false"), held(spark, KEY, "false")
+    first, second = spark_conf(spark, KEY, "false"), spark_conf(spark, KEY, "false")
 
     first.__enter__()
     second.__enter__()
@@ -88,7 +88,7 @@ def test_a_setting_comes_back_after_the_last_holder(spark):
 def test_a_setting_comes_back_after_a_failure(spark):
     before = spark.conf.get(KEY)
 
-    with pytest.raises(ValueError, match="no"), held(spark, KEY, "false"):
+    with pytest.raises(ValueError, match="no"), spark_conf(spark, KEY, "false"):
         raise ValueError("no")
 
     assert spark.conf.get(KEY) == before
@@ -100,7 +100,7 @@ def test_two_python_objects_of_one_session_share_what_they_hold(of):
     settings = Settings({KEY: "true"})
 
     def holding() -> AbstractContextManager[None]:
-        return held(of(settings), KEY, "false")
+        return spark_conf(of(settings), KEY, "false")
 
     inside: list[str] = []
     run_overlapping(holding, holding, lambda: inside.append(settings[KEY]))
@@ -111,8 +111,8 @@ def test_two_python_objects_of_one_session_share_what_they_hold(of):
 
 def test_other_sessions_hold_their_own():
     one, other = Settings({KEY: "true"}), Settings({KEY: "true"})
-    with held(wrapper(one, session_id="one"), KEY, "false"):
-        with held(wrapper(other, session_id="other"), KEY, "false"):
+    with spark_conf(wrapper(one, session_id="one"), KEY, "false"):
+        with spark_conf(wrapper(other, session_id="other"), KEY, "false"):
             assert (one[KEY], other[KEY]) == ("false", "false")
         assert (one[KEY], other[KEY]) == ("false", "true")
 
@@ -127,12 +127,12 @@ def test_two_objects_of_sparks_own(spark):
     SparkSession._activeSession = active
     try:
         run_overlapping(
-            lambda: held(spark, KEY, "false"),
-            lambda: held(again, KEY, "false"),
+            lambda: spark_conf(spark, KEY, "false"),
+            lambda: spark_conf(again, KEY, "false"),
             lambda: other.conf.set(KEY, "true"),
         )
         assert spark.conf.get(KEY) == before
-        with held(other, KEY, "false"):
+        with spark_conf(other, KEY, "false"):
             assert spark.conf.get(KEY) == before
     finally:
         spark.conf.set(KEY, before)
@@ -144,7 +144,7 @@ def test_a_session_that_has_ended_hides_neither_result_nor_error(failing, caplog
     settings = Settings({KEY: "true"})
     caplog.set_level(logging.DEBUG, "icefloe")
     expected = pytest.raises(ValueError, match="first") if failing else nullcontext()
-    with expected, held(connect(settings), KEY, "false"):
+    with expected, spark_conf(connect(settings), KEY, "false"):
         settings.ended = True
         if failing:
             raise ValueError("first")
@@ -152,19 +152,21 @@ def test_a_session_that_has_ended_hides_neither_result_nor_error(failing, caplog
 
     settings.ended = False
     settings[KEY] = "true"
-    with held(connect(settings), KEY, "false"):
+    with spark_conf(connect(settings), KEY, "false"):
         assert settings[KEY] == "false"
     assert settings[KEY] == "true"
 
 
 def test_pysparks_loggers_come_back_after_the_last_thread():
     """17: the second thread kept the first one's silence for the level to restore."""
-    with translated():
+    with translate_spark_errors():
         logger = logging.getLogger(LOGGER)
     before = logger.level
     inside: list[int] = []
     try:
-        run_overlapping(translated, translated, lambda: inside.append(logger.level))
+        run_overlapping(
+            translate_spark_errors, translate_spark_errors, lambda: inside.append(logger.level)
+        )
         assert inside == [logging.CRITICAL]
         assert logger.level == before
     finally:
@@ -174,7 +176,7 @@ def test_pysparks_loggers_come_back_after_the_last_thread():
 def test_many_threads_leave_nothing_behind():
     """17: with two objects of one session, by chance."""
     settings = Settings({KEY: "true"})
-    with translated():
+    with translate_spark_errors():
         logger = logging.getLogger(LOGGER)
     before = logger.level
     barrier = Barrier(4, timeout=30)
@@ -182,7 +184,7 @@ def test_many_threads_leave_nothing_behind():
     def work() -> None:
         own = classic(settings)
         for _ in range(200):
-            with held(own, KEY, "false"), translated():
+            with spark_conf(own, KEY, "false"), translate_spark_errors():
                 assert settings[KEY] == "false"
                 assert logger.level == logging.CRITICAL
         barrier.wait()
@@ -197,9 +199,9 @@ def test_many_threads_leave_nothing_behind():
 
 
 def test_loggers_come_back_after_an_error():
-    with translated():
+    with translate_spark_errors():
         logger = logging.getLogger(LOGGER)
     before = logger.level
-    with pytest.raises(StatementError), translated():
+    with pytest.raises(StatementError), translate_spark_errors():
         raise PySparkException("no")
     assert logger.level == before

@@ -125,54 +125,54 @@ def sql(
     limit: LimitOption = None,
 ) -> None:
     """Run SQL: TEXT, a file, or from a prompt."""
-    from icefloe.cli import actions as commands
+    from icefloe.cli import actions
 
     given: _Given = context.obj
     if text is not None and file is not None:
         raise typer.BadParameter("Give the statements as TEXT or with -f, not both.")
     place, output = given.place(), given.output(format, limit)
     if text is not None:
-        given.run(lambda: commands.run_sql(place, output, text))
+        given.run(lambda: actions.run_sql(place, output, text))
     elif file is not None or not sys.stdin.isatty():
-        given.run(lambda: commands.run_file(place, output, file or "-"))
+        given.run(lambda: actions.run_file(place, output, file or "-"))
     else:
-        given.run(lambda: commands.run_prompt(place, output, debug=given.debug))
+        given.run(lambda: actions.run_prompt(place, output, debug=given.debug))
 
 
 @app.command()
 def tables(context: typer.Context, format: FormatOption = None) -> None:
     """List the tables and their sizes."""
-    from icefloe.cli import actions as commands
+    from icefloe.cli import actions
 
     given: _Given = context.obj
-    given.run(lambda: commands.list_tables(given.place(), given.output(format)))
+    given.run(lambda: actions.list_tables(given.place(), given.output(format)))
 
 
 @app.command()
 def show(context: typer.Context, table: TableArgument, format: FormatOption = None) -> None:
     """Show a table's columns, partitions and counts."""
-    from icefloe.cli import actions as commands
+    from icefloe.cli import actions
 
     given: _Given = context.obj
-    given.run(lambda: commands.show_table(given.place(), given.output(format), table))
+    given.run(lambda: actions.show_table(given.place(), given.output(format), table))
 
 
 @app.command()
 def history(context: typer.Context, table: TableArgument, format: FormatOption = None) -> None:
     """List a table's snapshots in their order."""
-    from icefloe.cli import actions as commands
+    from icefloe.cli import actions
 
     given: _Given = context.obj
-    given.run(lambda: commands.show_history(given.place(), given.output(format), table))
+    given.run(lambda: actions.show_history(given.place(), given.output(format), table))
 
 
 @app.command()
 def files(context: typer.Context, table: TableArgument, format: FormatOption = None) -> None:
     """List a table's data and delete files."""
-    from icefloe.cli import actions as commands
+    from icefloe.cli import actions
 
     given: _Given = context.obj
-    given.run(lambda: commands.show_files(given.place(), given.output(format), table))
+    given.run(lambda: actions.show_files(given.place(), given.output(format), table))
 
 
 @app.command()
@@ -190,20 +190,20 @@ def compact(
     format: FormatOption = None,
 ) -> None:
     """Join small files, split large ones, apply deletes."""
-    from icefloe.cli import actions as commands
+    from icefloe.cli import actions
 
     given: _Given = context.obj
     place, output = given.place(), given.output(format)
-    given.run(lambda: commands.compact_table(place, output, table, where, target_file_bytes))
+    given.run(lambda: actions.compact_table(place, output, table, where, target_file_bytes))
 
 
 @app.command()
 def flush(context: typer.Context, table: TableArgument, format: FormatOption = None) -> None:
     """Move inline rows to data files."""
-    from icefloe.cli import actions as commands
+    from icefloe.cli import actions
 
     given: _Given = context.obj
-    given.run(lambda: commands.flush_table(given.place(), given.output(format), table))
+    given.run(lambda: actions.flush_table(given.place(), given.output(format), table))
 
 
 @app.command()
@@ -217,11 +217,11 @@ def expire(
     format: FormatOption = None,
 ) -> None:
     """Forget old snapshots and delete the files only they need (5 days old, unless told)."""
-    from icefloe.cli import actions as commands
+    from icefloe.cli import actions
 
     given: _Given = context.obj
     place, output, moment = given.place(), given.output(format), _moment(older_than)
-    given.run(lambda: commands.expire_table(place, output, table, moment, retain_last))
+    given.run(lambda: actions.expire_table(place, output, table, moment, retain_last))
 
 
 @app.command()
@@ -247,13 +247,13 @@ def orphans(
     format: FormatOption = None,
 ) -> None:
     """List files that nothing refers to (3 days old, unless told)."""
-    from icefloe.cli import actions as commands
+    from icefloe.cli import actions
     from icefloe.maintenance.orphans import OrphanSearch
 
     given: _Given = context.obj
     place, output, moment = given.place(), given.output(format), _moment(older_than)
     search = OrphanSearch(moment, not delete, allow_recent, tuple(folder or ()))
-    given.run(lambda: commands.orphans_of_table(place, output, table, search))
+    given.run(lambda: actions.orphans_of_table(place, output, table, search))
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -20,7 +20,7 @@ from icefloe.errors import IcefloeError
 from icefloe.lake import Lake
 from icefloe.redaction import redacted
 from icefloe.results import DmlResult
-from icefloe.spark.errors import translated
+from icefloe.spark.errors import translate_spark_errors
 from icefloe.sql.cursor import split_statements
 from icefloe.sql.parse import parse_statements
 
@@ -81,7 +81,7 @@ class Shell:
         found = self.lake.sql(statement)
         if isinstance(found, DmlResult):
             return found
-        with translated():
+        with translate_spark_errors():
             if found.columns and self.output.format is Format.TABLE:
                 return self._first_rows(found)
             if found.columns:

@@ -19,11 +19,11 @@ from icefloe.errors import (
     TypeMismatchError,
 )
 from icefloe.metadata.table_state import TableState
-from icefloe.pruning.comparisons import UNKNOWN, Lowered
+from icefloe.pruning.comparisons import UNKNOWN, FilePredicate
 from icefloe.pruning.conditions import lower
 from icefloe.schema.to_spark import can_store, needs_check, spark_schema
 from icefloe.spark.columns import PREFIX, quoted
-from icefloe.spark.errors import of_one_row, translated
+from icefloe.spark.errors import of_one_row, translate_spark_errors
 from icefloe.spark.expressions import expression
 from icefloe.spark.tokens import parse_expression
 from icefloe.statements import Condition, Expression, RowStatement
@@ -41,7 +41,7 @@ class Bound:
 
     condition: Column | None
     assigned: Mapping[str, Column]
-    lowered: Lowered  # for choosing files
+    lowered: FilePredicate  # for choosing files
     has_subquery: bool  # other rows than those changed are read
 
 
@@ -65,7 +65,9 @@ def bind_statement(
     )
 
 
-def lower_condition(where: Condition | None, state: TableState, spark: SparkSession) -> Lowered:
+def lower_condition(
+    where: Condition | None, state: TableState, spark: SparkSession
+) -> FilePredicate:
     """A condition for choosing files; one that is not text chooses all."""
     if isinstance(where, Column):
         return UNKNOWN
@@ -103,7 +105,7 @@ def bind_condition(
     refuse_star(where, rows)
     if isinstance(where, str) and not where.strip():
         raise StatementError("The condition is empty. Leave it out to take every row.")
-    with translated(names), of_one_row(f"The condition {str(where)!r}"):
+    with translate_spark_errors(names), of_one_row(f"The condition {str(where)!r}"):
         condition = expression(resolve(where)) if isinstance(where, str) else where
         analyse(rows.filter(condition))
     other = rows.sparkSession.range(0).select(F.col("id").alias(_PROBE))
@@ -136,7 +138,7 @@ def refuse_nondeterministic(
     left: DataFrame, right: DataFrame, condition: Column, where: Condition
 ) -> None:
     """Spark allows no expression that may differ from run to run in a join: ask it that way."""
-    with translated():
+    with translate_spark_errors():
         try:
             analyse(left.join(right, condition))
         except PySparkException as error:
@@ -164,7 +166,7 @@ def bind_assignments(
         refuse_star(given, rows)
     targets = [_target(name, schema) for name, _ in assignments]
     _refuse_twice(assignments, targets)
-    with translated(schema.names):
+    with translate_spark_errors(schema.names):
         values = [_value(expression, resolve) for _, expression in assignments]
         types = _types_of(rows, assignments, values)
     new: dict[str, Column] = {}

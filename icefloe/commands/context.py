@@ -17,14 +17,14 @@ from icefloe.commands.bind import ResolveTables
 from icefloe.commands.plan import Plan
 from icefloe.commands.row_changes import RowChangeOutcome
 from icefloe.commit.catalog import refuse_partial_history
-from icefloe.commit.conflicts import Guard
+from icefloe.commit.conflicts import ConflictCheck
 from icefloe.commit.publish import IDEMPOTENCY_KEY, Commit, publish
-from icefloe.commit.snapshot import Removed
+from icefloe.commit.snapshot import RemovedFiles
 from icefloe.errors import CommitStateUnknownError, ConflictError
 from icefloe.file_changes import FileChanges
 from icefloe.metadata.table_state import SchemaChange, TableState
 from icefloe.results import DmlResult
-from icefloe.spark.errors import telling_lost_spark, translated
+from icefloe.spark.errors import detect_jvm_exit, translate_spark_errors
 from icefloe.statements import Options
 from icefloe.storage.files import remove_written_by
 
@@ -41,13 +41,15 @@ class Context:
     resolve: ResolveTables
 
 
-def repeated(context: Context, options: Options, once: Callable[[], DmlResult]) -> DmlResult:
+def with_statement_retries(
+    context: Context, options: Options, once: Callable[[], DmlResult]
+) -> DmlResult:
     """Run a statement, and again after a conflict as often as its options say."""
     started = time.monotonic()
     refuse_partial_history(context.catalog)
     for attempt in range(options.retries + 1):
         try:
-            with telling_lost_spark(), translated():
+            with detect_jvm_exit(), translate_spark_errors():
                 result = once()
             break
         except ConflictError as lost:
@@ -88,15 +90,15 @@ def publish_changes(
     context: Context,
     state: TableState,
     changes: FileChanges,
-    guard: Guard,
+    guard: ConflictCheck,
     options: Options,
-    describe: Callable[[Removed], DmlResult],
+    describe: Callable[[RemovedFiles], DmlResult],
     facts: Mapping[str, str] | None = None,
     schema_change: SchemaChange | None = None,
 ) -> DmlResult:
     """Publish what a statement changed, if it changed anything; `facts` go into its summary."""
     if changes.is_empty:
-        return describe(Removed())
+        return describe(RemovedFiles())
     summary = {**options.summary, **(facts or {})}
     if options.idempotency_key is not None:
         summary[IDEMPOTENCY_KEY] = options.idempotency_key

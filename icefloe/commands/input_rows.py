@@ -22,7 +22,7 @@ from icefloe.errors import (
 from icefloe.metadata.table_state import TableState
 from icefloe.schema.to_spark import spark_schema
 from icefloe.spark.columns import quoted
-from icefloe.spark.errors import translated
+from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.frames import frame_of
 
 
@@ -30,7 +30,7 @@ def fit_rows(rows: object, state: TableState, spark: SparkSession) -> DataFrame:
     """Rows with the table's columns, in its order and types; what does not fit is refused."""
     frame = as_frame(rows, state, spark)
     schema = spark_schema(state.schema)
-    with translated():
+    with translate_spark_errors():
         found = frame.schema
     given = _by_name(found, schema)
     columns = []
@@ -60,7 +60,7 @@ def as_frame(rows: object, state: TableState, spark: SparkSession) -> DataFrame:
     if isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)):
         rows = _from_dicts(rows, state)
     if isinstance(rows, pa.Table):
-        with translated():
+        with translate_spark_errors():
             frame = frame_of(spark, rows)
         small = rows.nbytes < state.settings.target_file_bytes
         return frame.coalesce(1) if small else frame

@@ -17,26 +17,26 @@ from pyspark.sql import Column, DataFrame
 
 from icefloe.deletes.dangling import dangling_deletes
 from icefloe.deletes.position_deletes import DeletePartition, write_position_deletes
-from icefloe.deletes.row_positions import ActedRows
+from icefloe.deletes.row_positions import RowActions
 from icefloe.file_changes import FileChanges, RemoveFiles
 from icefloe.metadata.files import LiveFile, PartitionKey, ids_of_columns
 from icefloe.pruning.candidates import Candidate, FilePlan
-from icefloe.scan.row_counts import counted
+from icefloe.scan.row_counts import verify_row_counts
 from icefloe.scan.scan import Scan
 from icefloe.settings import UpdateMode
 from icefloe.spark import columns
 from icefloe.spark.columns import quote
-from icefloe.spark.session import held
+from icefloe.spark.session import spark_conf
 from icefloe.tasks.messages import FileKey
 from icefloe.write.carried_values import check_carried_values
 from icefloe.write.data_files import REPLACING, WrittenRows, find_rows, partition_folder, write_data
-from icefloe.write.rewrite import Rewriter, Rewritten, uneven
+from icefloe.write.rewrite import Rewriter, RewriteResult, row_count_mismatch
 from icefloe.write.rewrite_choice import is_rewritten
 
 # -------------------------------------------------------------------------------------------------
 # Rows marked as gone without touching their files; files whose last rows go are removed.
 
-Hits = Mapping[str, BitMap64]  # rows by data file location
+PositionsByFile = Mapping[str, BitMap64]  # rows by data file location
 
 
 def by_location(scan: Scan, found: Mapping[FileKey, BitMap64]) -> dict[str, BitMap64]:
@@ -44,7 +44,7 @@ def by_location(scan: Scan, found: Mapping[FileKey, BitMap64]) -> dict[str, BitM
     return {scan.keys.files[key].path: rows for key, rows in found.items() if rows}
 
 
-def count(hits: Hits) -> int:
+def count(hits: PositionsByFile) -> int:
     """How many rows."""
     return sum(len(rows) for rows in hits.values())
 
@@ -53,9 +53,9 @@ def file_changes(
     scan: Scan,
     files: FilePlan,
     statement_id: str,
-    rewritten: Rewritten,
-    marked: Hits,
-    replaced: Hits,
+    rewritten: RewriteResult,
+    marked: PositionsByFile,
+    replaced: PositionsByFile,
     added: Sequence[DataFile] = (),
 ) -> FileChanges:
     """Everything a statement changes: `marked` rows go from files that stay, or the files go.
@@ -79,7 +79,7 @@ def file_changes(
     )
 
 
-def _write_deletes(scan: Scan, statement_id: str, hits: Hits) -> list[DataFile]:
+def _write_deletes(scan: Scan, statement_id: str, hits: PositionsByFile) -> list[DataFile]:
     """Position deletes under each data file's own spec and partition, one file per partition.
 
     With `write.delete.granularity` = `file`, one per data file, as some readers want it.
@@ -121,7 +121,7 @@ def larger_splits(scan: Scan, read: Collection[str]) -> Iterator[None]:
     if times == 1 or scan.spark.conf.get(_SETTING) != _AS_SPARK_TELLS_IT:
         yield
         return
-    with held(scan.spark, _SETTING, str(times * _DEFAULT)):
+    with spark_conf(scan.spark, _SETTING, str(times * _DEFAULT)):
         yield
 
 
@@ -191,11 +191,11 @@ def change_rows(change: RowChange) -> RowChangeOutcome:
     covered = [] if change.assigned else _whole_files(change.scan.candidates)
     known = {c.path for c in covered}
     rest = [c for c in change.scan.candidates if c.path not in known]
-    dropped = Rewritten(
+    dropped = RewriteResult(
         replaced=tuple(c.live for c in covered),
         rows_deleted=sum(change.scan.live_rows(c) for c in covered),
     )
-    with counted(change.scan, rest):
+    with verify_row_counts(change.scan, rest):
         match change.mode:
             case UpdateMode.COPY_ON_WRITE:
                 return _outcome(change, dropped + _rewrite(change, rest), {})
@@ -210,30 +210,30 @@ def _whole_files(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [c for c in candidates if c.covered and not c.equality_deletes]
 
 
-def _rewrite(change: RowChange, files: Sequence[Candidate]) -> Rewritten:
+def _rewrite(change: RowChange, files: Sequence[Candidate]) -> RewriteResult:
     """Copy-on-write of the files that have matching rows."""
     rewriter = Rewriter(change.scan, change.statement_id, change.assigned)
-    in_place = [c for c in files if rewriter.can_stay(c)]
-    others = [c for c in files if not rewriter.can_stay(c)]
-    done = Rewritten()
+    in_place = [c for c in files if rewriter.can_rewrite_in_place(c)]
+    others = [c for c in files if not rewriter.can_rewrite_in_place(c)]
+    done = RewriteResult()
     if in_place:
         done += _in_tasks(change, rewriter, _matching(change, in_place), in_place)
     if others:
-        done += rewriter.through_spark(_find(change, others))
+        done += rewriter.rewrite_with_spark(_find(change, others))
     return done
 
 
 def _in_tasks(
     change: RowChange, rewriter: Rewriter, changed: DataFrame, files: Sequence[Candidate]
-) -> Rewritten:
+) -> RewriteResult:
     """Rewrite in tasks; files whose columns cannot be carried over there go through Spark."""
     with larger_splits(change.scan, _read(change)):
         done, declined = rewriter.in_tasks(changed, files)
-    return done + rewriter.through_spark(declined)
+    return done + rewriter.rewrite_with_spark(declined)
 
 
 def _merge_on_read(
-    change: RowChange, dropped: Rewritten, files: Sequence[Candidate]
+    change: RowChange, dropped: RewriteResult, files: Sequence[Candidate]
 ) -> RowChangeOutcome:
     """Mark rows deleted; for UPDATE also write their new versions, in the same Spark job."""
     if not files:
@@ -244,7 +244,9 @@ def _merge_on_read(
     return _outcome(change, dropped, _find(change, files))
 
 
-def _by_file(change: RowChange, dropped: Rewritten, files: Sequence[Candidate]) -> RowChangeOutcome:
+def _by_file(
+    change: RowChange, dropped: RewriteResult, files: Sequence[Candidate]
+) -> RowChangeOutcome:
     """Find the rows first, then choose per file: rewrite where many go, deletes where few do."""
     if not files:
         return _outcome(change, dropped, {})
@@ -259,12 +261,12 @@ def _by_file(change: RowChange, dropped: Rewritten, files: Sequence[Candidate]) 
     if not few:
         return _outcome(change, rewritten, {})
     others = [c for c in files if c.path in few]
-    chosen = _with_keys(change, change.scan.over(others).rows_at(few))
+    chosen = _with_keys(change, change.scan.restrict_to(others).rows_at(few))
     written = _write_new_versions(change, chosen, others)
     return _outcome(change, rewritten, few, written)
 
 
-def _is_rewritten(change: RowChange, candidate: Candidate, hits: Hits) -> bool:
+def _is_rewritten(change: RowChange, candidate: Candidate, hits: PositionsByFile) -> bool:
     """What `auto` chooses for a file with such rows."""
     changed = len(hits[candidate.path])
     updated, deleted = (changed, 0) if change.assigned else (0, changed)
@@ -298,13 +300,15 @@ def _write_where_they_lie(
 
     Spark's reader decodes every column of a wide file for one row of a thousand, and more slowly.
     """
-    scan, read = change.scan.over(files), _read(change)
+    scan, read = change.scan.restrict_to(files), _read(change)
     rewriter = Rewriter(change.scan, change.statement_id, change.assigned)
     if (
         change.condition is None
         or times_read(scan, read) == 1
         or scan.state.metadata.sort_order().fields
-        or not all(c.live.size <= 2 * _TASK_BYTES and rewriter.can_stay(c) for c in files)
+        or not all(
+            c.live.size <= 2 * _TASK_BYTES and rewriter.can_rewrite_in_place(c) for c in files
+        )
         or scan.may_be_declined
     ):
         return None
@@ -312,26 +316,29 @@ def _write_where_they_lie(
         return rewriter.new_versions(rows, files, tasks)
 
 
-def _rewrite_known(change: RowChange, hits: Hits) -> Rewritten:
+def _rewrite_known(change: RowChange, hits: PositionsByFile) -> RewriteResult:
     """Copy-on-write of files whose rows to change are known already."""
     rewriter = Rewriter(change.scan, change.statement_id, change.assigned)
     files = [c for c in change.scan.candidates if c.path in hits]
-    in_place = [c for c in files if rewriter.can_stay(c)]
-    others = {c.path: hits[c.path] for c in files if not rewriter.can_stay(c)}
-    done = Rewritten()
+    in_place = [c for c in files if rewriter.can_rewrite_in_place(c)]
+    others = {c.path: hits[c.path] for c in files if not rewriter.can_rewrite_in_place(c)}
+    done = RewriteResult()
     if in_place:
-        chosen = change.scan.over(in_place).rows_at(hits)
+        chosen = change.scan.restrict_to(in_place).rows_at(hits)
         done += _in_tasks(change, rewriter, _with_keys(change, chosen), in_place)
-    return done + rewriter.through_spark(others)
+    return done + rewriter.rewrite_with_spark(others)
 
 
 def _outcome(
-    change: RowChange, rewritten: Rewritten, hits: Hits, written: WrittenRows | None = None
+    change: RowChange,
+    rewritten: RewriteResult,
+    hits: PositionsByFile,
+    written: WrittenRows | None = None,
 ) -> RowChangeOutcome:
     """Put it together: files whose last rows go are removed, deletes are written for the rest."""
     changed = count(hits)
     if written is not None and written.rows != changed:
-        raise uneven(written.rows, changed)
+        raise row_count_mismatch(written.rows, changed)
     is_update = bool(change.assigned)
     return RowChangeOutcome(
         file_changes(
@@ -366,7 +373,7 @@ def _read(change: RowChange) -> list[str]:
 
 
 def _matching(change: RowChange, files: Sequence[Candidate]) -> DataFrame:
-    rows = _named(change, change.scan.over(files).rows())
+    rows = _named(change, change.scan.restrict_to(files).rows())
     rows = change.choose(rows) if change.choose else rows
     rows = rows if change.condition is None else rows.filter(change.condition)
     return _with_keys(change, rows)
@@ -389,5 +396,5 @@ def _with_new_values(change: RowChange, rows: DataFrame) -> DataFrame:
     return changed.selectExpr(*names, columns.FILE, columns.POS)
 
 
-def _found(change: RowChange, acted: ActedRows) -> dict[str, BitMap64]:
+def _found(change: RowChange, acted: RowActions) -> dict[str, BitMap64]:
     return by_location(change.scan, acted.of([0]))

@@ -12,16 +12,16 @@ from icefloe.commands.context import (
     Context,
     added_bytes,
     publish_changes,
-    repeated,
     row_result,
     statement_files,
+    with_statement_retries,
 )
 from icefloe.commands.merge.command import explain_merge, run_merge
 from icefloe.commands.plan import Plan, plan_statement, with_footers
 from icefloe.commands.row_changes import RowChange, change_rows
-from icefloe.commit.conflicts import Guard
+from icefloe.commit.conflicts import ConflictCheck
 from icefloe.commit.publish import already_done
-from icefloe.commit.snapshot import Removed
+from icefloe.commit.snapshot import RemovedFiles
 from icefloe.file_changes import FileChanges, RemoveEverything, RemovePartitions
 from icefloe.metadata.files import DeleteIndex, LiveFile, partition_key_of, unpartitioned_specs
 from icefloe.metadata.table_state import TableState
@@ -31,7 +31,7 @@ from icefloe.pruning.file_matcher import FileMatcher
 from icefloe.results import DmlResult
 from icefloe.scan.scan import Scan
 from icefloe.settings import Isolation
-from icefloe.spark.errors import translated
+from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.session import reading_by_id
 from icefloe.statements import MergeStatement, RowStatement, WriteKind, WriteStatement
 from icefloe.write.data_files import WrittenRows, write_data
@@ -61,7 +61,7 @@ def run(statement: Statement, context: Context) -> DmlResult:
 
     With `retries`, a statement that loses to another writer is run again from the start.
     """
-    return repeated(context, statement.options, lambda: _run_once(statement, context))
+    return with_statement_retries(context, statement.options, lambda: _run_once(statement, context))
 
 
 def _run_once(statement: Statement, context: Context) -> DmlResult:
@@ -111,12 +111,12 @@ def _plan(statement: RowStatement, context: Context, state: TableState) -> _Plan
     return _Planned(state, bound, files, plan)
 
 
-def _guard(planned: _Planned) -> Guard:
+def _guard(planned: _Planned) -> ConflictCheck:
     """Rows added meanwhile matter when the condition may be true for them; a subquery reads all."""
     lowered = UNKNOWN if planned.bound.has_subquery else planned.bound.lowered
     specs = planned.state.metadata.specs()
     matcher = FileMatcher(lowered, planned.state.schema, specs)
-    return Guard(planned.plan.isolation, matcher, planned.bound.has_subquery)
+    return ConflictCheck(planned.plan.isolation, matcher, planned.bound.has_subquery)
 
 
 def _run_write(statement: WriteStatement, context: Context) -> DmlResult:
@@ -129,7 +129,7 @@ def _run_write(statement: WriteStatement, context: Context) -> DmlResult:
             written = write_data(state, statement.rows, statement_id)
         changes = _written_changes(statement.kind, written)
 
-        def describe(gone: Removed) -> DmlResult:
+        def describe(gone: RemovedFiles) -> DmlResult:
             return DmlResult(
                 operation=statement.kind.value,
                 rows_inserted=written.rows,
@@ -140,7 +140,7 @@ def _run_write(statement: WriteStatement, context: Context) -> DmlResult:
                 bytes_written=added_bytes(changes),
             )
 
-        guard = Guard(Isolation.SNAPSHOT, None)
+        guard = ConflictCheck(Isolation.SNAPSHOT, None)
         return publish_changes(context, state, changes, guard, statement.options, describe)
 
 
@@ -155,7 +155,7 @@ def _written_changes(kind: WriteKind, written: WrittenRows) -> FileChanges:
             return FileChanges(added_data=written.files, removal=RemovePartitions(frozenset(keys)))
 
 
-def live_rows(spark: SparkSession, state: TableState, gone: Removed) -> int:
+def live_rows(spark: SparkSession, state: TableState, gone: RemovedFiles) -> int:
     """How many rows removed files still had."""
     index = DeleteIndex.of(gone.deletes, unpartitioned_specs(state.metadata))
     return count_live(Scan.of(spark, state, [_candidate(file, index) for file in gone.data]))
@@ -169,8 +169,8 @@ def count_live(scan: Scan) -> int:
     counted = sum(scan.live_rows(c) for c in plain)
     if not hidden:
         return counted
-    with translated(), reading_by_id(scan.spark):
-        return counted + scan.over(hidden).rows().count()
+    with translate_spark_errors(), reading_by_id(scan.spark):
+        return counted + scan.restrict_to(hidden).rows().count()
 
 
 def _candidate(file: LiveFile, index: DeleteIndex) -> Candidate:

@@ -18,7 +18,7 @@ from icefloe.scan.read_guard import guarded
 from icefloe.scan.scan import Scan
 from icefloe.spark import columns as names
 from icefloe.spark.columns import quote, quoted, selected
-from icefloe.spark.errors import of_one_row, translated
+from icefloe.spark.errors import of_one_row, translate_spark_errors
 from icefloe.spark.expressions import expression
 from icefloe.spark.frames import frame_of
 from icefloe.statements import Condition
@@ -42,7 +42,7 @@ def read_rows(
     state = _travelled(state, snapshot_id, as_of)
     files = plan_files(state, lower_condition(where, state, context.spark))
     available = [field.name for field in state.schema.fields]
-    with translated(available):
+    with translate_spark_errors(available):
         scan = Scan.of(context.spark, state, files.candidates)
         rows = scan.rows() if set(columns or ()) & set(_META) else scan.plain_rows()
         rows = guarded(scan, rows).alias(state.alias)

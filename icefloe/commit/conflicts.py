@@ -124,7 +124,7 @@ class MatchedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class ConflictCheck:
     """What a statement relies on while it runs."""
 
     isolation: Isolation
@@ -145,7 +145,7 @@ class Conflict:
 
 def find_conflict(
     changes: FileChanges,
-    guard: Guard,
+    guard: ConflictCheck,
     window: CommitWindow,
     unpartitioned_specs: frozenset[int],
     read_deletes: ReadDeletes,
@@ -183,7 +183,7 @@ def _gone(window: CommitWindow, needed: set[str]) -> tuple[str, ...]:
     return tuple(sorted(window.removed_data & needed))
 
 
-def _unseen(guard: Guard, window: CommitWindow) -> tuple[str, ...]:
+def _unseen(guard: ConflictCheck, window: CommitWindow) -> tuple[str, ...]:
     matcher = guard.matcher
     if matcher is None:
         return ()
@@ -192,7 +192,7 @@ def _unseen(guard: Guard, window: CommitWindow) -> tuple[str, ...]:
 
 def _revived(
     changes: FileChanges,
-    guard: Guard,
+    guard: ConflictCheck,
     window: CommitWindow,
     unpartitioned_specs: frozenset[int],
     read_deletes: ReadDeletes,
@@ -281,7 +281,7 @@ def _every_row(file: LiveFile) -> BitMap64:
 
 def _missed(
     changes: FileChanges,
-    guard: Guard,
+    guard: ConflictCheck,
     window: CommitWindow,
     unpartitioned_specs: frozenset[int],
 ) -> tuple[str, ...]:

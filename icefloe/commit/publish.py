@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pyiceberg.catalog import Catalog
 
 from icefloe.commit.catalog import LostRaceError, load_table, race_lost, swap, unknown, with_retries
-from icefloe.commit.conflicts import Guard, find_conflict, window_since
-from icefloe.commit.snapshot import Removed, SnapshotDraft, operation_of
+from icefloe.commit.conflicts import ConflictCheck, find_conflict, window_since
+from icefloe.commit.snapshot import RemovedFiles, SnapshotDraft, operation_of
 from icefloe.deletes.position_deletes import read_position_deletes
 from icefloe.errors import (
     CommitStateUnknownError,
@@ -44,8 +44,8 @@ class Commit:
     catalog: Catalog
     base: TableState
     changes: FileChanges
-    guard: Guard
-    describe: Callable[[Removed], DmlResult]
+    guard: ConflictCheck
+    describe: Callable[[RemovedFiles], DmlResult]
     summary: dict[str, str]
     idempotency_key: str | None = None
     schema_change: SchemaChange | None = None  # `base` has it already, the table not yet

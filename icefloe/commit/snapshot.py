@@ -28,13 +28,13 @@ from icefloe.file_changes import (
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.manifests import (
     ManifestWriter,
-    added,
+    added_entry,
     as_live_file,
-    kept,
+    deleted_entry,
+    existing_entry,
     list_manifests,
     read_entries,
     read_snapshot_files,
-    removed,
 )
 from icefloe.metadata.table_state import TableState
 from icefloe.version import __version__
@@ -103,7 +103,7 @@ def _rows_of(files: Sequence[DataFile], content: DataFileContent) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class RemovedFiles:
     """The files a snapshot takes out of the table."""
 
     data: tuple[LiveFile, ...] = ()
@@ -127,7 +127,7 @@ class SnapshotDraft:
             self.head.settings.manifest_compression,
         )
 
-    def manifests_after(self, changes: FileChanges) -> tuple[list[ManifestFile], Removed]:
+    def manifests_after(self, changes: FileChanges) -> tuple[list[ManifestFile], RemovedFiles]:
         """Every manifest of the new snapshot, and the files that are gone from it."""
         before = list_manifests(self.head.io, self.head.snapshot) if self.head.snapshot else ()
         remaining, gone = self._without(changes.removal, before)
@@ -157,7 +157,7 @@ class SnapshotDraft:
         )
 
     def summary_of(
-        self, changes: FileChanges, gone: Removed, extra: dict[str, str]
+        self, changes: FileChanges, gone: RemovedFiles, extra: dict[str, str]
     ) -> dict[str, str]:
         """Iceberg's own summary entries, totals included, and `extra`."""
         return {**extra, **summarise(self.head, changes, gone.data, gone.deletes)}
@@ -171,13 +171,13 @@ class SnapshotDraft:
         """One manifest per partition spec."""
         by_spec: dict[int, list[ManifestEntry]] = {}
         for file in files:
-            entry = added(file, self.snapshot_id, sequence_number)
+            entry = added_entry(file, self.snapshot_id, sequence_number)
             by_spec.setdefault(file.spec_id, []).append(entry)
         return [self.write(content, spec_id, entries) for spec_id, entries in by_spec.items()]
 
     def _without(
         self, removal: Removal, manifests: Iterable[ManifestFile]
-    ) -> tuple[list[ManifestFile], Removed]:
+    ) -> tuple[list[ManifestFile], RemovedFiles]:
         """Manifests with the removed files marked so; others are kept as they are."""
         live = [m for m in manifests if m.has_added_files() or m.has_existing_files()]
         match removal:
@@ -203,11 +203,11 @@ class SnapshotDraft:
 
     def _without_files(
         self, removal: RemoveFiles, manifests: list[ManifestFile]
-    ) -> tuple[list[ManifestFile], Removed]:
+    ) -> tuple[list[ManifestFile], RemovedFiles]:
         """Look first where the files were when they were read, elsewhere only if they moved."""
         wanted = {file.path for file in (*removal.data, *removal.deletes)}
         if not wanted:
-            return manifests, Removed()
+            return manifests, RemovedFiles()
         places = {file.manifest_path for file in (*removal.data, *removal.deletes)}
         likely_first = sorted(manifests, key=lambda m: m.manifest_path not in places)
         after: list[ManifestFile] = []
@@ -234,7 +234,7 @@ class SnapshotDraft:
 
     def _rewrite_all(
         self, manifests: list[ManifestFile], goes: Callable[[LiveFile], bool]
-    ) -> tuple[list[ManifestFile], Removed]:
+    ) -> tuple[list[ManifestFile], RemovedFiles]:
         after: list[ManifestFile] = []
         gone: list[LiveFile] = []
         for manifest in manifests:
@@ -256,7 +256,7 @@ class SnapshotDraft:
         if not gone:
             return manifest, []
         marked = [
-            removed(entry, self.snapshot_id) if goes(file) else kept(entry)
+            deleted_entry(entry, self.snapshot_id) if goes(file) else existing_entry(entry)
             for entry, file in zip(entries, found, strict=True)
         ]
         return self.write(manifest.content, manifest.partition_spec_id, marked), gone
@@ -284,7 +284,7 @@ class SnapshotDraft:
         self, content: ManifestContent, spec_id: int, manifests: list[ManifestFile]
     ) -> ManifestFile:
         entries = [
-            kept(entry)
+            existing_entry(entry)
             for manifest in manifests
             for entry in read_entries(self.head.io, manifest)
             if entry.status != ManifestEntryStatus.DELETED
@@ -304,7 +304,7 @@ class SnapshotDraft:
         return path
 
 
-def operation_of(changes: FileChanges, gone: Removed) -> Operation:
+def operation_of(changes: FileChanges, gone: RemovedFiles) -> Operation:
     """Iceberg's name for a commit, by what it holds."""
     if changes.compacts:
         return Operation.REPLACE
@@ -330,8 +330,8 @@ def _packed(manifests: list[ManifestFile], target_bytes: int) -> list[list[Manif
     return bins
 
 
-def _as_removed(files: list[LiveFile]) -> Removed:
-    return Removed(
+def _as_removed(files: list[LiveFile]) -> RemovedFiles:
+    return RemovedFiles(
         tuple(file for file in files if file.is_data),
         tuple(file for file in files if not file.is_data),
     )

@@ -53,7 +53,7 @@ ByFile = Mapping[FileKey, BitMap64]
 
 
 @dataclass(frozen=True, slots=True)
-class ActedRows:
+class RowActions:
     """Rows of files by action, new rows by action, and rows of files that were named twice."""
 
     positions: Mapping[int, ByFile] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class ActedRows:
         return known + self.new.get(action, 0)
 
 
-def acted_rows(results: Iterable[Mapping[str, Any]]) -> ActedRows:
+def acted_rows(results: Iterable[Mapping[str, Any]]) -> RowActions:
     """Put together what all tasks told."""
     positions: dict[int, dict[FileKey, BitMap64]] = {}
     new: dict[int, int] = {}
@@ -93,4 +93,4 @@ def acted_rows(results: Iterable[Mapping[str, Any]]) -> ActedRows:
             repeated[file] = repeated.get(file, BitMap64()) | again
         seen.setdefault(file, BitMap64()).update(rows)
         positions.setdefault(result["action"], {}).setdefault(file, BitMap64()).update(rows)
-    return ActedRows(positions, new, repeated)
+    return RowActions(positions, new, repeated)

@@ -9,11 +9,11 @@ from icefloe.commands.context import (
     Context,
     added_bytes,
     publish_changes,
-    repeated,
     statement_files,
+    with_statement_retries,
 )
-from icefloe.commit.conflicts import Guard
-from icefloe.commit.snapshot import Removed
+from icefloe.commit.conflicts import ConflictCheck
+from icefloe.commit.snapshot import RemovedFiles
 from icefloe.deletes.dangling import dangling_deletes
 from icefloe.errors import StatementError
 from icefloe.file_changes import FileChanges, RemoveFiles
@@ -29,7 +29,7 @@ from icefloe.scan.scan import Scan
 from icefloe.schema.to_spark import spark_schema
 from icefloe.settings import Isolation
 from icefloe.spark import columns
-from icefloe.spark.errors import translated
+from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.session import reading_by_id
 from icefloe.statements import Condition, Options
 from icefloe.storage.files import spark_uri
@@ -42,7 +42,9 @@ def compact(context: Context, where: Condition | None, target_file_bytes: int | 
 
     Files that another writer changed meanwhile are a ConflictError; rows added meanwhile are not.
     """
-    return repeated(context, Options(), lambda: _compact(context, where, target_file_bytes))
+    return with_statement_retries(
+        context, Options(), lambda: _compact(context, where, target_file_bytes)
+    )
 
 
 def _compact(context: Context, where: Condition | None, target: int | None) -> DmlResult:
@@ -69,7 +71,7 @@ def _compact(context: Context, where: Condition | None, target: int | None) -> D
     with statement_files(state) as statement_id:
         changes = _changes(scan, files, packing, statement_id, target)
 
-        def describe(gone: Removed) -> DmlResult:
+        def describe(gone: RemovedFiles) -> DmlResult:
             written = added_bytes(changes)
             return replace(
                 result,
@@ -103,10 +105,10 @@ def _chosen(
     scan = Scan.of(context.spark, state, choose_files(state, matcher, files).candidates)
     if condition is None or matcher.tells or not scan.candidates:
         return scan
-    with translated(names), reading_by_id(context.spark):
+    with translate_spark_errors(names), reading_by_id(context.spark):
         rows = scan.rows().alias(state.alias).filter(condition)
         found = {row[0] for row in rows.select(columns.FILE).distinct().collect()}
-    return scan.over([c for c in scan.candidates if spark_uri(c.path) in found])
+    return scan.restrict_to([c for c in scan.candidates if spark_uri(c.path) in found])
 
 
 def _changes(
@@ -127,7 +129,7 @@ def _changes(
     )
 
 
-def _guard(state: TableState) -> Guard:
+def _guard(state: TableState) -> ConflictCheck:
     """Rows that come meanwhile do not matter, deletes of the rows rewritten do."""
     everything = FileMatcher(UNKNOWN, state.schema, state.metadata.specs())
-    return Guard(Isolation.SNAPSHOT, everything, columns=frozenset(state.schema.field_ids))
+    return ConflictCheck(Isolation.SNAPSHOT, everything, columns=frozenset(state.schema.field_ids))

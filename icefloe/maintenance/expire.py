@@ -38,7 +38,7 @@ from icefloe.maintenance.own_files import Judged, judge, pointers_of
 from icefloe.maintenance.reachable_files import (
     Files,
     Kind,
-    Reach,
+    ReachableFiles,
     everything,
     no_longer_reached,
     refuse_to_collect,
@@ -230,7 +230,7 @@ class _Done:
 
     before: TableMetadata
     gone: Expired
-    reach: Reach
+    reach: ReachableFiles
     judged: Judged
 
 
@@ -276,7 +276,7 @@ def _commit(
     moment = None if older_than is None else int(older_than.astimezone(UTC).timestamp() * 1000)
     limits = Limits.of(state.settings, int(time.time() * 1000), moment, retain_last)
     gone = expired(before, limits)
-    reach = Reach(state.io)
+    reach = ReachableFiles(state.io)
     if not gone:
         return _Done(before, gone, reach, Judged({}))
     after = update_table_metadata(before, removal_updates(before, gone.snapshots, gone.refs))

@@ -23,7 +23,7 @@ from icefloe.errors import IcefloeError, StorageError, UnsupportedTableError
 from icefloe.maintenance.reachable_files import (
     Files,
     Kind,
-    Reach,
+    ReachableFiles,
     Stored,
     everything,
     readable_files,
@@ -101,7 +101,9 @@ def nested_folders(table: IcebergTable, folders: Sequence[Name]) -> list[Name]:
 
 def files_of(table: IcebergTable) -> set[Name]:
     """Every file that a table leads to, its metadata files included."""
-    return everything(table.metadata, Reach(table.io)) | set(map(name_of, metadata_files(table)))
+    return everything(table.metadata, ReachableFiles(table.io)) | set(
+        map(name_of, metadata_files(table))
+    )
 
 
 def metadata_files(table: IcebergTable) -> list[str]:
@@ -267,7 +269,7 @@ def purge_table(catalog: Catalog, name: str) -> None:
 
 def _files(table: IcebergTable, name: str) -> Files:
     """Every file that the table leads to; what damaged manifests name is not among them."""
-    reach, metadata = Reach(table.io), table.metadata
+    reach, metadata = ReachableFiles(table.io), table.metadata
     try:
         reach.contents(reach.manifests(metadata.snapshots))
     except IcefloeError as error:

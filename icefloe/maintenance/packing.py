@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from icefloe.metadata.files import PartitionKey
 from icefloe.pruning.candidates import Candidate
-from icefloe.scan.row_counts import counted
+from icefloe.scan.row_counts import verify_row_counts
 from icefloe.scan.scan import Scan
 from icefloe.schema.partition_values import partition_columns
 from icefloe.spark import columns
@@ -28,7 +28,7 @@ from icefloe.write.data_files import (
     written_names,
     written_rows,
 )
-from icefloe.write.rewrite import uneven
+from icefloe.write.rewrite import row_count_mismatch
 
 SMALL = 0.75  # of the target size: a file below it is worth joining with others
 LARGE = 1.8  # a file above it is worth splitting
@@ -148,7 +148,7 @@ _LAST = f"{columns.PREFIX}last"
 def write_packed(scan: Scan, packing: Packing, statement_id: str, target_bytes: int) -> WrittenRows:
     """Write the live rows of the files anew under the current spec; one Spark job."""
     sources = packing.sources
-    over = scan.over([source.candidate for source in sources])
+    over = scan.restrict_to([source.candidate for source in sources])
     names = [columns.partition_field(i) for i in range(len(scan.state.metadata.spec().fields))]
     rows = over.rows()
     values = partition_columns(scan.state.metadata.spec(), scan.state.schema)
@@ -169,12 +169,12 @@ def write_packed(scan: Scan, packing: Packing, statement_id: str, target_bytes: 
         layout = replace(layout, target_file_bytes=limit, cut=columns.OUTPUT)
         first = [F.col(name) for name in (columns.OUTPUT, *names)]
     order = sort_columns(scan.state) or [F.col(columns.ORDER), F.col(columns.POS)]
-    with counted(scan, over.candidates):
+    with verify_row_counts(scan, over.candidates):
         written = _write(scan, rows.sortWithinPartitions(*first, *order), layout, names)
     expected = sum(source.rows for source in sources)
     hidden = any(source.candidate.equality_deletes for source in sources)
     if written.rows != expected and (not hidden or written.rows > expected):
-        raise uneven(written.rows, expected, over.candidates)
+        raise row_count_mismatch(written.rows, expected, over.candidates)
     read = [candidate.live.file for candidate in over.candidates]
     check_carried_values(scan.state.schema, read, written.files)
     return written

@@ -46,7 +46,7 @@ Files = dict[Name, Stored]
 
 
 @dataclass(slots=True)
-class Reach:
+class ReachableFiles:
     """Reads what snapshots reach; a manifest is read once, however many snapshots have it."""
 
     io: FileIO
@@ -100,7 +100,7 @@ class Reach:
         }
 
 
-def everything(metadata: TableMetadata, reach: Reach) -> set[Name]:
+def everything(metadata: TableMetadata, reach: ReachableFiles) -> set[Name]:
     """Every file that the table's metadata leads to, other than metadata files themselves."""
     manifests = reach.manifests(metadata.snapshots)
     locations = [
@@ -112,7 +112,7 @@ def everything(metadata: TableMetadata, reach: Reach) -> set[Name]:
     return {*map(name_of, locations), *reach.contents(manifests)}
 
 
-def no_longer_reached(reach: Reach, before: TableMetadata, after: TableMetadata) -> Files:
+def no_longer_reached(reach: ReachableFiles, before: TableMetadata, after: TableMetadata) -> Files:
     """Files of snapshots that `after` lacks and that none of its snapshots needs.
 
     Judged by what the remaining snapshots reach, whatever line they are in. Raises StorageError
@@ -128,7 +128,7 @@ def no_longer_reached(reach: Reach, before: TableMetadata, after: TableMetadata)
 
 
 def readable_files(
-    reach: Reach, snapshots: Sequence[Snapshot], kept: Collection[Name] = ()
+    reach: ReachableFiles, snapshots: Sequence[Snapshot], kept: Collection[Name] = ()
 ) -> Files:
     """Files of snapshots that are to be deleted, but for those of the manifests `kept`."""
     manifests = {p: m for p, m in reach.readable(snapshots).items() if name_of(p) not in kept}

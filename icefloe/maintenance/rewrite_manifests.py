@@ -21,10 +21,10 @@ from icefloe.commit.catalog import (
     swap,
     with_retries,
 )
-from icefloe.commit.snapshot import Removed, SnapshotDraft
+from icefloe.commit.snapshot import RemovedFiles, SnapshotDraft
 from icefloe.errors import StorageError
 from icefloe.file_changes import FileChanges
-from icefloe.metadata.manifests import kept, list_manifests, read_entries
+from icefloe.metadata.manifests import existing_entry, list_manifests, read_entries
 from icefloe.metadata.table_state import TableState, state_of
 from icefloe.results import RewriteManifestsResult
 from icefloe.storage.files import remove_files
@@ -94,7 +94,7 @@ def _clustered(
     if len(manifests) <= fewest and runs == present and not large:
         return []
     return [
-        draft.write(ManifestContent.DATA, spec_id, [kept(e.entry) for e in chunk])
+        draft.write(ManifestContent.DATA, spec_id, [existing_entry(e.entry) for e in chunk])
         for chunk in _chunks(entries, target)
     ]
 
@@ -169,7 +169,7 @@ def _attempt(
         result = _result(clustered, number)
         if not clustered.added:
             return result
-        summary = draft.summary_of(FileChanges(), Removed(), _facts(clustered))
+        summary = draft.summary_of(FileChanges(), RemovedFiles(), _facts(clustered))
         snapshot = draft.finish(list(clustered.manifests), Operation.REPLACE, summary)
     except BaseException:
         remove_files(head.io, draft.written)

@@ -11,6 +11,7 @@ from pyiceberg.schema import Schema, index_by_id
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
+from pyiceberg.types import IcebergType, ListType, MapType, PrimitiveType, StructType
 
 # Iceberg's reserved field ids of a position-delete file.
 PATH_FIELD_ID = 2147483546
@@ -43,6 +44,40 @@ def ids_of_columns(schema: Schema, names: Container[str]) -> tuple[frozenset[int
         for field in schema.fields
         if field.name in names
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A leaf column of a schema: what Parquet calls a column."""
+
+    field_id: int
+    type: PrimitiveType
+    repeated: bool  # inside a list or map: bounds would say nothing of a row
+
+
+def leaves(schema: Schema) -> dict[str, Leaf]:
+    """Leaf columns by their path in a Parquet file that PyArrow wrote."""
+    found: dict[str, Leaf] = {}
+    for column in schema.fields:
+        _collect(column.name, column.field_id, column.field_type, found, repeated=False)
+    return found
+
+
+def _collect(
+    path: str, field_id: int, kind: IcebergType, found: dict[str, Leaf], *, repeated: bool
+) -> None:
+    if isinstance(kind, StructType):
+        for child in kind.fields:
+            _collect(
+                f"{path}.{child.name}", child.field_id, child.field_type, found, repeated=repeated
+            )
+    elif isinstance(kind, ListType):
+        _collect(f"{path}.list.element", kind.element_id, kind.element_type, found, repeated=True)
+    elif isinstance(kind, MapType):
+        _collect(f"{path}.key_value.key", kind.key_id, kind.key_type, found, repeated=True)
+        _collect(f"{path}.key_value.value", kind.value_id, kind.value_type, found, repeated=True)
+    elif isinstance(kind, PrimitiveType):
+        found[path] = Leaf(field_id, kind, repeated)
 
 
 @dataclass(frozen=True, slots=True)

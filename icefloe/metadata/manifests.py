@@ -295,7 +295,9 @@ class ManifestWriter:
             writer.add_manifests(list(manifests))
 
 
-def added(file: DataFile, snapshot_id: int, sequence_number: int | None = None) -> ManifestEntry:
+def added_entry(
+    file: DataFile, snapshot_id: int, sequence_number: int | None = None
+) -> ManifestEntry:
     """An entry for a file this snapshot adds; its sequence number is inherited unless given."""
     return ManifestEntry.from_args(
         status=ManifestEntryStatus.ADDED,
@@ -306,12 +308,12 @@ def added(file: DataFile, snapshot_id: int, sequence_number: int | None = None) 
     )
 
 
-def kept(entry: ManifestEntry) -> ManifestEntry:
+def existing_entry(entry: ManifestEntry) -> ManifestEntry:
     """An entry for a file that an earlier snapshot added and this one keeps."""
     return _with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id)
 
 
-def removed(entry: ManifestEntry, snapshot_id: int) -> ManifestEntry:
+def deleted_entry(entry: ManifestEntry, snapshot_id: int) -> ManifestEntry:
     """An entry for a file this snapshot removes."""
     return _with_status(entry, ManifestEntryStatus.DELETED, snapshot_id)
 

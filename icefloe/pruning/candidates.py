@@ -10,7 +10,7 @@ from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.files import DeleteIndex, LiveFile, SnapshotFiles, unpartitioned_specs
 from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.table_state import TableState
-from icefloe.pruning.comparisons import Lowered
+from icefloe.pruning.comparisons import FilePredicate
 from icefloe.pruning.file_matcher import FileMatcher, Matcher
 
 
@@ -60,7 +60,7 @@ class FilePlan:
         return len(self.skipped) + self.files_in_skipped_manifests
 
 
-def plan_files(state: TableState, lowered: Lowered) -> FilePlan:
+def plan_files(state: TableState, lowered: FilePredicate) -> FilePlan:
     """Choose the files that may hold rows the condition is true for; never too few."""
     return choose_files(state, FileMatcher(lowered, state.schema, state.metadata.specs()))
 

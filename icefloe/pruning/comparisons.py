@@ -42,7 +42,7 @@ from icefloe.pruning.literals import AnyLiteral, LiteralKind, SqlLiteral, coerce
 
 
 @dataclass(frozen=True, slots=True)
-class Lowered:
+class FilePredicate:
     """A SQL condition as PyIceberg expressions, for choosing files only (Spark judges rows).
 
     `inclusive` is TRUE for every row the condition is TRUE for, and maybe for more; AlwaysTrue when
@@ -55,30 +55,30 @@ class Lowered:
     exact: BooleanExpression | None
 
 
-ALWAYS = Lowered(AlwaysTrue(), AlwaysTrue())
-NEVER = Lowered(AlwaysFalse(), AlwaysFalse())
-UNKNOWN = Lowered(AlwaysTrue(), None)
+ALWAYS = FilePredicate(AlwaysTrue(), AlwaysTrue())
+NEVER = FilePredicate(AlwaysFalse(), AlwaysFalse())
+UNKNOWN = FilePredicate(AlwaysTrue(), None)
 
 
-def all_of(parts: Sequence[Lowered]) -> Lowered:
+def all_of(parts: Sequence[FilePredicate]) -> FilePredicate:
     """AND: what is known of one part narrows the whole."""
     exacts = [part.exact for part in parts]
     if any(exact is AlwaysFalse() for exact in exacts):
         return NEVER
     known = [exact for exact in exacts if exact is not None]
-    return Lowered(
+    return FilePredicate(
         _balanced(And, [part.inclusive for part in parts]),
         _balanced(And, known) if len(known) == len(exacts) else None,
     )
 
 
-def any_of(parts: Sequence[Lowered]) -> Lowered:
+def any_of(parts: Sequence[FilePredicate]) -> FilePredicate:
     """OR: one unknown part makes the whole unknown, unless another is always true."""
     exacts = [part.exact for part in parts]
     if any(exact is AlwaysTrue() for exact in exacts):
         return ALWAYS
     known = [exact for exact in exacts if exact is not None]
-    return Lowered(
+    return FilePredicate(
         _balanced(Or, [part.inclusive for part in parts]),
         _balanced(Or, known) if len(known) == len(exacts) else None,
     )
@@ -164,7 +164,7 @@ class Column:
         return coerce(literal, self.type, self.time_zone)
 
 
-def compare(column: Column, comparison: Comparison, literal: SqlLiteral) -> Lowered:
+def compare(column: Column, comparison: Comparison, literal: SqlLiteral) -> FilePredicate:
     """`column <op> literal`; with NULL it is never TRUE."""
     if literal.kind is LiteralKind.NULL:
         return NEVER
@@ -182,7 +182,7 @@ def _predicate(name: str, comparison: Comparison, value: AnyLiteral) -> BooleanE
     return _PREDICATES[comparison](term=term, value=value)
 
 
-def compare_null_safe(column: Column, literal: SqlLiteral, *, negated: bool) -> Lowered:
+def compare_null_safe(column: Column, literal: SqlLiteral, *, negated: bool) -> FilePredicate:
     """`column <=> literal`, which is never NULL: its NOT is TRUE for NULL columns."""
     if literal.kind is LiteralKind.NULL:
         return is_null(column, negated=negated)
@@ -197,15 +197,15 @@ def compare_null_safe(column: Column, literal: SqlLiteral, *, negated: bool) -> 
     return _leaf(column, differs, true_for_nan=True)
 
 
-def is_null(column: Column, *, negated: bool) -> Lowered:
+def is_null(column: Column, *, negated: bool) -> FilePredicate:
     """`column IS [NOT] NULL`, exact for every type: NaN is not NULL."""
     predicate: BooleanExpression = (
         NotNull(term=Reference(column.name)) if negated else IsNull(term=Reference(column.name))
     )
-    return Lowered(predicate, predicate)
+    return FilePredicate(predicate, predicate)
 
 
-def is_true(column: Column, *, negated: bool) -> Lowered:
+def is_true(column: Column, *, negated: bool) -> FilePredicate:
     """A boolean column that stands as the condition, or its NOT."""
     if not isinstance(column.type, BooleanType):
         return UNKNOWN
@@ -213,7 +213,7 @@ def is_true(column: Column, *, negated: bool) -> Lowered:
     return compare(column, Comparison.EQUAL, literal)
 
 
-def is_in(column: Column, literals: Sequence[SqlLiteral], *, negated: bool) -> Lowered:
+def is_in(column: Column, literals: Sequence[SqlLiteral], *, negated: bool) -> FilePredicate:
     """`column [NOT] IN (…)`; a NULL in the list makes NOT IN never TRUE.
 
     Spark compares all of a list in one common type, which without ANSI is string as soon as one
@@ -242,7 +242,7 @@ def _compares_as_string(column: Column, literals: Sequence[SqlLiteral]) -> bool:
     return is_timestamp and any(literal.kind is LiteralKind.STRING for literal in literals)
 
 
-def is_like(column: Column, literal: SqlLiteral, *, negated: bool) -> Lowered:
+def is_like(column: Column, literal: SqlLiteral, *, negated: bool) -> FilePredicate:
     """`column [NOT] LIKE 'prefix%'`, or a pattern without wildcards; other patterns are unknown."""
     if literal.kind is LiteralKind.NULL:
         return NEVER
@@ -255,20 +255,20 @@ def is_like(column: Column, literal: SqlLiteral, *, negated: bool) -> Lowered:
     return _starts_with(column, prefix, negated=negated)
 
 
-def _starts_with(column: Column, prefix: str, *, negated: bool) -> Lowered:
+def _starts_with(column: Column, prefix: str, *, negated: bool) -> FilePredicate:
     if not prefix:
         return NEVER if negated else is_null(column, negated=True)
     term, value = Reference(column.name), StringLiteral(prefix)
     predicate: BooleanExpression = StartsWith(term=term, value=value)
     if negated:
         predicate = And(NotNull(term=term), NotStartsWith(term=term, value=value))
-    return Lowered(predicate, predicate)
+    return FilePredicate(predicate, predicate)
 
 
-def _leaf(column: Column, predicate: BooleanExpression, *, true_for_nan: bool) -> Lowered:
+def _leaf(column: Column, predicate: BooleanExpression, *, true_for_nan: bool) -> FilePredicate:
     """NaN is the largest value in Spark, equal to itself; PyIceberg's bounds do not tell of it."""
     if not column.may_be_nan:
-        return Lowered(predicate, predicate)
-    return Lowered(
+        return FilePredicate(predicate, predicate)
+    return FilePredicate(
         Or(predicate, IsNaN(term=Reference(column.name))) if true_for_nan else predicate, None
     )

@@ -20,7 +20,7 @@ from icefloe.pruning.comparisons import (
     UNKNOWN,
     Column,
     Comparison,
-    Lowered,
+    FilePredicate,
     all_of,
     any_of,
     compare,
@@ -32,7 +32,7 @@ from icefloe.pruning.comparisons import (
 )
 from icefloe.pruning.literals import SqlLiteral, read_literal
 
-__all__ = ["Lowered", "lower"]
+__all__ = ["FilePredicate", "lower"]
 
 _COMPARISONS: Mapping[type[exp.Expr], Comparison] = {
     exp.EQ: Comparison.EQUAL,
@@ -50,7 +50,7 @@ def lower(
     *,
     time_zone: str,
     qualifiers: frozenset[str] = frozenset(),
-) -> Lowered:
+) -> FilePredicate:
     """Lower a Spark SQL condition; None is no condition. Never raises: Spark judges the syntax.
 
     A column is known bare or behind one of `qualifiers` (any case). Timestamps without a zone are
@@ -107,43 +107,43 @@ class _Scope:
 class _Rule(Protocol):
     """When one kind of node, or its NOT, is TRUE."""
 
-    def __call__(self, node: exp.Expr, scope: _Scope, /, *, negated: bool) -> Lowered: ...
+    def __call__(self, node: exp.Expr, scope: _Scope, /, *, negated: bool) -> FilePredicate: ...
 
 
-def _truth(node: exp.Expr, scope: _Scope, *, negated: bool) -> Lowered:
+def _truth(node: exp.Expr, scope: _Scope, *, negated: bool) -> FilePredicate:
     """When the node, or NOT node if `negated`, is TRUE."""
     rule = _RULES.get(type(node))
     return rule(node, scope, negated=negated) if rule is not None else UNKNOWN
 
 
-def _paren(node: exp.Expr, scope: _Scope, *, negated: bool) -> Lowered:
+def _paren(node: exp.Expr, scope: _Scope, *, negated: bool) -> FilePredicate:
     return _truth(node.this, scope, negated=negated)
 
 
-def _not(node: exp.Expr, scope: _Scope, *, negated: bool) -> Lowered:
+def _not(node: exp.Expr, scope: _Scope, *, negated: bool) -> FilePredicate:
     return _truth(node.this, scope, negated=not negated)
 
 
-def _and(node: exp.Expr, scope: _Scope, *, negated: bool) -> Lowered:
+def _and(node: exp.Expr, scope: _Scope, *, negated: bool) -> FilePredicate:
     parts = [_truth(part, scope, negated=negated) for part in node.flatten()]
     return any_of(parts) if negated else all_of(parts)
 
 
-def _or(node: exp.Expr, scope: _Scope, *, negated: bool) -> Lowered:
+def _or(node: exp.Expr, scope: _Scope, *, negated: bool) -> FilePredicate:
     parts = [_truth(part, scope, negated=negated) for part in node.flatten()]
     return all_of(parts) if negated else any_of(parts)
 
 
-def _boolean(node: exp.Expr, _scope: _Scope, *, negated: bool) -> Lowered:
+def _boolean(node: exp.Expr, _scope: _Scope, *, negated: bool) -> FilePredicate:
     return ALWAYS if bool(node.this) is not negated else NEVER
 
 
-def _null(_node: exp.Expr, _scope: _Scope, *, negated: bool) -> Lowered:
+def _null(_node: exp.Expr, _scope: _Scope, *, negated: bool) -> FilePredicate:
     del negated  # NOT NULL is NULL
     return NEVER
 
 
-def _bare_column(node: exp.Expr, scope: _Scope, *, negated: bool) -> Lowered:
+def _bare_column(node: exp.Expr, scope: _Scope, *, negated: bool) -> FilePredicate:
     column = scope.column(node)
     return is_true(column, negated=negated) if column else UNKNOWN
 
@@ -165,7 +165,7 @@ def _sides(node: exp.Expr, scope: _Scope) -> tuple[Column, SqlLiteral, bool] | N
     return None
 
 
-def _compare(node: exp.Expr, scope: _Scope, *, negated: bool) -> Lowered:
+def _compare(node: exp.Expr, scope: _Scope, *, negated: bool) -> FilePredicate:
     sides = _sides(node, scope)
     if sides is None:
         return UNKNOWN
@@ -175,12 +175,12 @@ def _compare(node: exp.Expr, scope: _Scope, *, negated: bool) -> Lowered:
     return compare(column, comparison.negated if negated else comparison, literal)
 
 
-def _null_safe(node: exp.Expr, scope: _Scope, *, negated: bool) -> Lowered:
+def _null_safe(node: exp.Expr, scope: _Scope, *, negated: bool) -> FilePredicate:
     sides = _sides(node, scope)
     return compare_null_safe(sides[0], sides[1], negated=negated) if sides else UNKNOWN
 
 
-def _in(node: exp.Expr, scope: _Scope, *, negated: bool) -> Lowered:
+def _in(node: exp.Expr, scope: _Scope, *, negated: bool) -> FilePredicate:
     column = scope.column(node.this)
     if column is None or not node.expressions or not _has_only(node, "this", "expressions"):
         return UNKNOWN
@@ -189,7 +189,7 @@ def _in(node: exp.Expr, scope: _Scope, *, negated: bool) -> Lowered:
     return is_in(column, known, negated=negated) if len(known) == len(literals) else UNKNOWN
 
 
-def _between(node: exp.Expr, scope: _Scope, *, negated: bool) -> Lowered:
+def _between(node: exp.Expr, scope: _Scope, *, negated: bool) -> FilePredicate:
     column = scope.column(node.this)
     if column is None or not _has_only(node, "this", "low", "high"):
         return UNKNOWN
@@ -204,7 +204,7 @@ def _between(node: exp.Expr, scope: _Scope, *, negated: bool) -> Lowered:
     return any_of(bounds) if negated else all_of(bounds)
 
 
-def _is(node: exp.Expr, scope: _Scope, *, negated: bool) -> Lowered:
+def _is(node: exp.Expr, scope: _Scope, *, negated: bool) -> FilePredicate:
     """IS [NOT] NULL of a column, IS TRUE and IS FALSE of anything; IS NOT TRUE is unknown."""
     if isinstance(node.expression, exp.Null):
         column = scope.column(node.this)
@@ -214,7 +214,7 @@ def _is(node: exp.Expr, scope: _Scope, *, negated: bool) -> Lowered:
     return UNKNOWN
 
 
-def _like(node: exp.Expr, scope: _Scope, *, negated: bool) -> Lowered:
+def _like(node: exp.Expr, scope: _Scope, *, negated: bool) -> FilePredicate:
     column, pattern = scope.column(node.this), scope.literal(node.expression)
     if not column or not pattern or not _has_only(node, "this", "expression", "negate"):
         return UNKNOWN

@@ -45,7 +45,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 
-from icefloe.pruning.conditions import Lowered
+from icefloe.pruning.conditions import FilePredicate
 
 T = TypeVar("T")
 Test = Callable[[T], bool]
@@ -82,7 +82,7 @@ class FileMatcher:
 
     def __init__(
         self,
-        lowered: Lowered,
+        lowered: FilePredicate,
         schema: Schema,
         specs: Mapping[int, PartitionSpec],
     ) -> None:

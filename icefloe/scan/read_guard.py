@@ -17,13 +17,13 @@ from pyiceberg.types import NestedField
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from icefloe.metadata.files import leaves
 from icefloe.pruning.candidates import Candidate
 from icefloe.scan.columns import by_id_alone, names_may_be_reused
 from icefloe.scan.scan import Scan
 from icefloe.spark import columns
 from icefloe.spark.session import LOST_SETTING
 from icefloe.storage.files import locate, naming_unreadable_file
-from icefloe.write.manifest_entries import leaves
 
 _BATCH_ROWS = 1024
 _FIELD_ID = b"PARQUET:field_id"

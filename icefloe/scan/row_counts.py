@@ -25,7 +25,7 @@ _THREADS = 16
 
 
 @contextmanager
-def counted(scan: Scan, candidates: Sequence[Candidate]) -> Iterator[None]:
+def verify_row_counts(scan: Scan, candidates: Sequence[Candidate]) -> Iterator[None]:
     """Work with files; at the end a StorageError if one lacks rows, its equality deletes included.
 
     A SetupError if the session no longer reads them by field id.

@@ -39,7 +39,7 @@ from icefloe.scan.file_keys import FileKeys
 from icefloe.schema.to_spark import spark_schema, spark_type
 from icefloe.spark import columns
 from icefloe.spark.columns import quote, quoted, selected
-from icefloe.spark.errors import translated
+from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.frames import frame_of
 from icefloe.spark.session import prepare
 from icefloe.storage.files import spark_location, spark_uri
@@ -84,7 +84,7 @@ class Scan:
         """Layouts of files without field ids; footers are read where the table has a mapping."""
         return physical_layouts(self.state, [c.path for c in self.candidates])
 
-    def over(self, candidates: Sequence[Candidate]) -> Scan:
+    def restrict_to(self, candidates: Sequence[Candidate]) -> Scan:
         """The same scan over some of its files."""
         return replace(self, candidates=tuple(candidates))
 
@@ -200,7 +200,7 @@ class Scan:
         What the reader depends on is given with the read, whatever the session's settings are. By
         field id it reads by a setting alone, which is set here and looked at again with each job.
         """
-        with translated():
+        with translate_spark_errors():
             prepare(self.spark)
             return (
                 self.spark.read.schema(schema)

@@ -33,7 +33,7 @@ from icefloe.errors import UnsupportedTableError
 from icefloe.schema.partition_spec import source_path
 from icefloe.schema.to_spark import spark_type
 from icefloe.spark.columns import quoted
-from icefloe.tasks import bucket_hash as murmur3
+from icefloe.tasks import bucket_hash
 
 _EXACT = Context(prec=39, traps=[Inexact, InvalidOperation])  # raises instead of rounding
 
@@ -170,9 +170,9 @@ def _internal_column(value: Column, source: ice.IcebergType) -> Column:
 def _bucket(value: Column, source: ice.IcebergType, num_buckets: int) -> Column:
     match source:
         case ice.StringType() | ice.BinaryType() | ice.FixedType():
-            return _arrow_call(murmur3.bucket_bytes(num_buckets), sp.IntegerType(), value)
+            return _arrow_call(bucket_hash.bucket_bytes(num_buckets), sp.IntegerType(), value)
         case ice.DecimalType():
-            return _arrow_call(murmur3.bucket_decimal(num_buckets), sp.IntegerType(), value)
+            return _arrow_call(bucket_hash.bucket_decimal(num_buckets), sp.IntegerType(), value)
     number = _internal_column(value, source).cast("long")
     positive = F.hash(F.lit(_ZERO_SEED), number).bitwiseAND(F.lit(0x7FFFFFFF))
     # hash() passes over a NULL and would give the seed.
@@ -182,7 +182,7 @@ def _bucket(value: Column, source: ice.IcebergType, num_buckets: int) -> Column:
 def _truncate(value: Column, source: ice.IcebergType, width: int) -> Column:
     match source:
         case ice.DecimalType():
-            return _arrow_call(murmur3.truncate_decimal(width), spark_type(source), value)
+            return _arrow_call(bucket_hash.truncate_decimal(width), spark_type(source), value)
         case ice.IntegerType() | ice.LongType():
             return _truncate_number(value, source, width)
         case _:

@@ -72,7 +72,7 @@ _FIRST_LINE = re.compile(r"^(.*?)(?:\n\n|;\n|\nJVM stacktrace|\n\tat |\n== SQL)"
 
 
 @contextmanager
-def translated(available: Iterable[str] = ()) -> Iterator[None]:
+def translate_spark_errors(available: Iterable[str] = ()) -> Iterator[None]:
     """Run Spark calls; what they raise leaves here as an IcefloeError."""
     with _quiet.hold("levels", _silence, _set_levels):
         try:
@@ -103,7 +103,7 @@ def _loggers() -> list[logging.Logger]:
 
 
 @contextmanager
-def telling_lost_spark() -> Iterator[None]:
+def detect_jvm_exit() -> Iterator[None]:
     """Run a statement or part of it; that Spark's JVM ended meanwhile is told as such."""
     try:
         yield

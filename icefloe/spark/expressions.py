@@ -70,7 +70,7 @@ def resolve_tables(text: str, rows_of: Callable[[TableName], DataFrame | None]) 
 
 
 @contextmanager
-def views_dropped(*sessions: SparkSession) -> Iterator[None]:
+def temp_views(*sessions: SparkSession) -> Iterator[None]:
     """Drop, at the end, the views that texts of a statement needed.
 
     A MERGE has two sessions where its source is a streaming batch, which brings its own.

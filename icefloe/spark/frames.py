@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from icefloe.spark.errors import telling_lost_spark
+from icefloe.spark.errors import detect_jvm_exit
 
 
 def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
@@ -16,7 +16,7 @@ def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
     Connect it refuses a table without rows.
     """
     batches = [batch for batch in table.to_batches() if batch.num_rows]
-    with telling_lost_spark():
+    with detect_jvm_exit():
         if not batches:
             schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
             return spark.createDataFrame([], schema)

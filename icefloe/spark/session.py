@@ -74,7 +74,7 @@ def _attempt(restore: Callable[[V], None], before: V) -> None:
 _held: Holds[tuple[str, str], str] = Holds()
 
 
-def held(spark: SparkSession, key: str, value: str) -> AbstractContextManager[None]:
+def spark_conf(spark: SparkSession, key: str, value: str) -> AbstractContextManager[None]:
     """Set a session's setting for the time of the block, which may be run by several threads.
 
     The first holder keeps the value that was there, the last one brings it back.

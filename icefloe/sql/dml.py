@@ -27,8 +27,8 @@ from icefloe.results import DmlResult
 from icefloe.schema.to_spark import spark_schema
 from icefloe.settings import UpdateKind
 from icefloe.spark.columns import quote, quoted
-from icefloe.spark.errors import translated
-from icefloe.spark.expressions import expression, resolve_tables, views_dropped
+from icefloe.spark.errors import translate_spark_errors
+from icefloe.spark.expressions import expression, resolve_tables, temp_views
 from icefloe.spark.table_names import table_names, unqualified
 from icefloe.sql import syntax
 from icefloe.sql.names import Names, full_name
@@ -157,7 +157,7 @@ def _fitted(insert: Insert, rows: DataFrame, state: TableState) -> DataFrame:
         (name := _known(column, schema)): expression(value.text).cast(schema[name].dataType)
         for column, value in insert.partition or ()
     }
-    with translated():
+    with translate_spark_errors():
         given = rows.schema.names
     if insert.by_name:
         places = {_known(name, schema): i for i, name in enumerate(given)}
@@ -175,7 +175,7 @@ def _fitted(insert: Insert, rows: DataFrame, state: TableState) -> DataFrame:
             return quoted(f"c{places[name]}")
         return fixed.get(name, F.lit(None))
 
-    with translated():
+    with translate_spark_errors():
         return numbered.select(*(value(name).alias(name) for name in schema.names))
 
 
@@ -209,7 +209,7 @@ Ready: TypeAlias = RowStatement | MergeStatement
 def run_dml(parsed: syntax.WithDml, names: Names, whole: str) -> DmlResult:
     """Run a DML statement."""
     spark = names.lake.spark
-    with views_dropped(spark), placed_errors(parsed.statement.expressions(), spark, whole):
+    with temp_views(spark), placed_errors(parsed.statement.expressions(), spark, whole):
         target = _Target.of(parsed, names, whole)
         match parsed.statement:
             case syntax.Insert() as insert:
@@ -225,7 +225,7 @@ def run_dml(parsed: syntax.WithDml, names: Names, whole: str) -> DmlResult:
 def explain_dml(parsed: syntax.WithDml, names: Names, whole: str) -> str:
     """What a DML statement would do, for people."""
     spark = names.lake.spark
-    with views_dropped(spark), placed_errors(parsed.statement.expressions(), spark, whole):
+    with temp_views(spark), placed_errors(parsed.statement.expressions(), spark, whole):
         target = _Target.of(parsed, names, whole)
         match parsed.statement:
             case syntax.Insert() as insert:

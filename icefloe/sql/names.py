@@ -16,7 +16,7 @@ from icefloe.commands.scan import read_rows
 from icefloe.errors import StatementError
 from icefloe.inspection.metadata_tables import METADATA_TABLES, metadata_table
 from icefloe.metadata.table_state import TableState, state_of
-from icefloe.spark.errors import translated
+from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.frames import frame_of
 from icefloe.spark.table_names import DEFAULT_NAMESPACE, TableName, Travel
 from icefloe.spark.tokens import Kind, tokenize
@@ -97,7 +97,7 @@ class Names:
 
     def _moment(self, text: str) -> datetime:
         """What TIMESTAMP AS OF says, by Spark, in the session's time zone."""
-        with translated():
+        with translate_spark_errors():
             seconds = (
                 self.lake.spark.range(1)
                 .select(F.unix_micros(F.expr(f"CAST(({text}\n) AS TIMESTAMP)")).alias("at"))
@@ -164,7 +164,7 @@ def _frame(name: str, rows: object, spark: SparkSession) -> DataFrame:
         table = _arrow(name, rows)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as wrong:
         raise StatementError(f"Source {name!r} has values of several types: {wrong}") from wrong
-    with translated():
+    with translate_spark_errors():
         return frame_of(spark, table)
 
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import DataType
 
 from icefloe.errors import IcefloeError, ParseError
 from icefloe.spark.columns import quote
-from icefloe.spark.errors import translated
+from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.expressions import expression
 from icefloe.spark.table_names import TableName, rename_tables, table_names
 from icefloe.sql.names import Names
@@ -36,7 +36,7 @@ def run_query(query: Slice, names: Names, whole: str, prefix: str = "") -> DataF
         named = [name.moved(len(prefix)) for name in table_names(query.text)]
     found = [(name, names.rows(name)) for name in named]
     frames = [(name, rows) for name, rows in found if rows is not None]
-    with translated():
+    with translate_spark_errors():
         try:
             return _run(text, frames, names)
         except ParseError as wrong:
@@ -67,7 +67,7 @@ def _refuse_bad(written: Slice, spark: SparkSession, whole: str) -> None:
     """Let Spark parse an expression alone; names it does not know do not matter here."""
     for column in (F.expr(written.text), expression(written.text)):
         try:
-            with translated():
+            with translate_spark_errors():
                 _ = spark.range(0).select(column).schema
         except ParseError as wrong:
             raise _placed(wrong, written.text, written, whole) from wrong
@@ -78,7 +78,7 @@ def _refuse_bad(written: Slice, spark: SparkSession, whole: str) -> None:
 def check_columns(columns: Slice, whole: str) -> None:
     """Let Spark parse the columns of a CREATE TABLE, so that an error shows its place."""
     try:
-        with translated():
+        with translate_spark_errors():
             DataType.fromDDL(columns.text)
     except ParseError as wrong:
         raise _placed(wrong, columns.text, columns, whole) from wrong
@@ -87,7 +87,7 @@ def check_columns(columns: Slice, whole: str) -> None:
 def _run(text: str, frames: list[tuple[TableName, DataFrame]], names: Names) -> DataFrame:
     spark = names.lake.spark
     if not frames:
-        with translated():
+        with translate_spark_errors():
             return _looked_at(spark.sql(text))
     marks = [f"icefloe{uuid.uuid4().hex}" for _ in frames]
     renamed = [(name, mark) for (name, _), mark in zip(frames, marks, strict=True)]
@@ -95,7 +95,7 @@ def _run(text: str, frames: list[tuple[TableName, DataFrame]], names: Names) -> 
     for mark in marks:
         placed = placed.replace(mark, f"{{{mark}}}")
     given: dict[str, Any] = {mark: rows for mark, (_, rows) in zip(marks, frames, strict=True)}
-    with translated():
+    with translate_spark_errors():
         return _looked_at(spark.sql(placed, **given))
 
 

@@ -25,18 +25,18 @@ _DELETE_THREADS = 16
 
 
 @dataclass(frozen=True)
-class Place:
+class FileLocation:
     """A location as a PyArrow file system and a path in it; both can be sent to workers."""
 
     filesystem: FileSystem
     path: str
 
 
-def locate(io: FileIO, location: str) -> Place:
+def locate(io: FileIO, location: str) -> FileLocation:
     """The file system and path of a location, by the catalog's own storage properties."""
     arrow = io if isinstance(io, PyArrowFileIO) else PyArrowFileIO(io.properties)
     scheme, netloc, path = arrow.parse_location(location, io.properties)
-    return Place(arrow.fs_by_scheme(scheme, netloc), path)
+    return FileLocation(arrow.fs_by_scheme(scheme, netloc), path)
 
 
 def spark_location(location: str) -> str:

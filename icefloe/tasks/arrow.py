@@ -164,11 +164,13 @@ def with_values_below_nulls(rows: pa.Table) -> pa.Table:
     refuses a required field that it sees as NULL. NULLs of structs that are there must have been
     refused before.
     """
-    for number, field in enumerate(rows.schema):
-        if _has_required(field.type):
+    for number, column_field in enumerate(rows.schema):
+        if _has_required(column_field.type):
             column = rows.column(number)
             chunks = [_with_values(chunk, required=False) for chunk in column.chunks]
-            rows = rows.set_column(number, field, pa.chunked_array(chunks, field.type))
+            rows = rows.set_column(
+                number, column_field, pa.chunked_array(chunks, column_field.type)
+            )
     return rows
 
 

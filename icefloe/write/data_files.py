@@ -17,19 +17,19 @@ from pyiceberg.types import DateType, TimestampType, TimestamptzType
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from icefloe.deletes.row_positions import ActedRows, acted_rows
-from icefloe.metadata.files import LiveFile
+from icefloe.deletes.row_positions import RowActions, acted_rows
+from icefloe.metadata.files import LiveFile, leaves
 from icefloe.metadata.manifests import schema_for_spec
 from icefloe.metadata.table_state import TableState
 from icefloe.schema.partition_values import partition_columns, partition_path, to_record
 from icefloe.spark import columns
 from icefloe.spark.columns import quote
-from icefloe.spark.errors import translated
+from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.session import reading_by_id
 from icefloe.storage.files import locate
 from icefloe.tasks.messages import RESULT_SCHEMA, ChangeColumns, from_bytes
 from icefloe.tasks.write import FileLayout, PartitionField, collect_changes, write_rows
-from icefloe.write.manifest_entries import build_data_file, leaves
+from icefloe.write.manifest_entries import build_data_file
 
 # Every row replaces the row of the table it was made from.
 REPLACING = ChangeColumns(columns.FILE, columns.POS)
@@ -40,7 +40,7 @@ class WrittenRows:
     """The files a write made, and what happened to the rows of the table it was told of."""
 
     files: tuple[DataFile, ...] = ()
-    acted: ActedRows = field(default_factory=ActedRows)
+    acted: RowActions = field(default_factory=RowActions)
 
     @property
     def rows(self) -> int:
@@ -113,7 +113,7 @@ def written_rows(state: TableState, results: Sequence[Mapping[str, Any]]) -> Wri
     )
 
 
-def find_rows(rows: DataFrame, changes: ChangeColumns = REPLACING) -> ActedRows:
+def find_rows(rows: DataFrame, changes: ChangeColumns = REPLACING) -> RowActions:
     """Which rows of the table `rows` stand for; one Spark job that returns packed positions."""
     names = [name for name in (changes.file, changes.pos, changes.action) if name]
     return acted_rows(run_task(rows.select(*names), collect_changes(changes)))
@@ -121,7 +121,7 @@ def find_rows(rows: DataFrame, changes: ChangeColumns = REPLACING) -> ActedRows:
 
 def run_task(rows: DataFrame, task: Any) -> list[dict[str, Any]]:
     """Run a task over every partition of `rows` and gather the few results it tells."""
-    with translated(), reading_by_id(rows.sparkSession):
+    with translate_spark_errors(), reading_by_id(rows.sparkSession):
         gathered = rows.mapInArrow(task, RESULT_SCHEMA).collect()
     return [from_bytes(bytes(row["result"])) for row in gathered]
 

@@ -16,26 +16,15 @@ from pyiceberg.types import (
     BinaryType,
     DecimalType,
     FixedType,
-    IcebergType,
-    ListType,
-    MapType,
     PrimitiveType,
     StringType,
-    StructType,
 )
 from pyiceberg.utils.decimal import unscaled_to_decimal
 
+from icefloe.metadata.files import Leaf, leaves
+
 _TRUNCATED_TO = 16
 _FIRST_SURROGATE, _AFTER_SURROGATES = 0xD800, 0xE000
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """A leaf column of a schema: what Parquet calls a column."""
-
-    field_id: int
-    type: PrimitiveType
-    repeated: bool  # inside a list or map: bounds would say nothing of a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +37,7 @@ class MetricsMode:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class InheritedMetrics:
     """Metrics that a new file has from the file it was made of, by field id.
 
     Bounds and counts of NULLs stand in where the new file's footer has none.
@@ -60,14 +49,6 @@ class Carried:
     upper: dict[int, bytes] = field(default_factory=dict)
 
 
-def leaves(schema: Schema) -> dict[str, Leaf]:
-    """Leaf columns by their path in a Parquet file that PyArrow wrote."""
-    found: dict[str, Leaf] = {}
-    for column in schema.fields:
-        _collect(column.name, column.field_id, column.field_type, found, repeated=False)
-    return found
-
-
 def build_data_file(
     written: Mapping[str, Any],
     columns: Mapping[str, Leaf],
@@ -76,10 +57,10 @@ def build_data_file(
     partition: Record,
     spec_id: int,
     sort_order_id: int | None,
-    carried: Carried | None = None,
+    carried: InheritedMetrics | None = None,
 ) -> DataFile:
     """A manifest's view of a written file."""
-    carried = carried or Carried()
+    carried = carried or InheritedMetrics()
     metrics = {path: written["columns"][path] for path in written["columns"] if path in columns}
     modes = {path: _mode(metadata, path, columns[path]) for path in metrics}
     counted = {p: m for p, m in metrics.items() if modes[p].counts}
@@ -115,23 +96,6 @@ def build_data_file(
     )
     file.spec_id = spec_id
     return file
-
-
-def _collect(
-    path: str, field_id: int, kind: IcebergType, found: dict[str, Leaf], *, repeated: bool
-) -> None:
-    if isinstance(kind, StructType):
-        for child in kind.fields:
-            _collect(
-                f"{path}.{child.name}", child.field_id, child.field_type, found, repeated=repeated
-            )
-    elif isinstance(kind, ListType):
-        _collect(f"{path}.list.element", kind.element_id, kind.element_type, found, repeated=True)
-    elif isinstance(kind, MapType):
-        _collect(f"{path}.key_value.key", kind.key_id, kind.key_type, found, repeated=True)
-        _collect(f"{path}.key_value.value", kind.value_id, kind.value_type, found, repeated=True)
-    elif isinstance(kind, PrimitiveType):
-        found[path] = Leaf(field_id, kind, repeated)
 
 
 def _mode(metadata: TableMetadata, path: str, leaf: Leaf) -> MetricsMode:
@@ -227,7 +191,7 @@ def _bytes_above(cut: bytes) -> bytes | None:
 
 def carried_metrics(
     written: Mapping[str, Any], old: DataFile, schema: Schema, assigned: Container[str]
-) -> Carried:
+) -> InheritedMetrics:
     """Metrics of the copied columns that are known from the old file's entry.
 
     Bounds hold on when rows go, but not when they get new values. NaN are as many as before, or,
@@ -235,14 +199,14 @@ def carried_metrics(
     copied as a whole.
     """
     copied = written.get("copied")
-    carried = Carried()
+    carried = InheritedMetrics()
     if copied is None:
         return carried
-    for field in schema.fields:
-        whole, partly = field.name in copied["whole"], copied["partly"].get(field.name)
+    for column in schema.fields:
+        whole, partly = column.name in copied["whole"], copied["partly"].get(column.name)
         if not whole and partly is None:
             continue
-        for path, leaf in leaves(Schema(field)).items():
+        for path, leaf in leaves(Schema(column)).items():
             key = leaf.field_id
             nans = (old.nan_value_counts or {}).get(key)
             added = 0 if whole else partly.get(path, 0)
@@ -250,7 +214,7 @@ def carried_metrics(
                 carried.nans[key] = nans + added
             if whole and key in (old.null_value_counts or {}):
                 carried.nulls[key] = old.null_value_counts[key]
-            if whole or field.name not in assigned:
+            if whole or column.name not in assigned:
                 for kept, bounds in (
                     (carried.lower, old.lower_bounds),
                     (carried.upper, old.upper_bounds),

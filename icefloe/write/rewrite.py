@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from icefloe.deletes.row_positions import as_array, as_bitmap
 from icefloe.errors import IcefloeError, StorageError
-from icefloe.metadata.files import LiveFile
+from icefloe.metadata.files import LiveFile, leaves
 from icefloe.pruning.candidates import Candidate
 from icefloe.scan.file_keys import by_file
 from icefloe.scan.scan import Scan
@@ -42,7 +42,7 @@ from icefloe.write.data_files import (
     written_names,
     written_rows,
 )
-from icefloe.write.manifest_entries import build_data_file, carried_metrics, leaves
+from icefloe.write.manifest_entries import build_data_file, carried_metrics
 from icefloe.write.rewrite_choice import why_through_spark
 
 log = logging.getLogger("icefloe")
@@ -53,7 +53,7 @@ _FILES_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class RewriteResult:
     """Files written anew, the files they replace, and what became of the rows."""
 
     files: tuple[DataFile, ...] = ()
@@ -64,8 +64,8 @@ class Rewritten:
     bytes_copied: int = 0
     row_groups_copied: int = 0
 
-    def __add__(self, other: Rewritten) -> Rewritten:
-        return Rewritten(
+    def __add__(self, other: RewriteResult) -> RewriteResult:
+        return RewriteResult(
             self.files + other.files,
             self.replaced + other.replaced,
             self.rows_updated + other.rows_updated,
@@ -84,13 +84,13 @@ class Rewriter:
     statement_id: str
     assigned: Mapping[str, Column]
 
-    def can_stay(self, candidate: Candidate) -> bool:
+    def can_rewrite_in_place(self, candidate: Candidate) -> bool:
         """Whether a file's rows can be rewritten in place, without passing through Spark."""
         return why_through_spark(self.scan.state, candidate, self.assigned) is None
 
     def in_tasks(
         self, changed: DataFrame, files: Sequence[Candidate], gone: str | None = None
-    ) -> tuple[Rewritten, dict[str, BitMap64]]:
+    ) -> tuple[RewriteResult, dict[str, BitMap64]]:
         """Rewrite the files that `changed` has rows of, by key; it is read once, in one job.
 
         `gone` names a column that tells which of the rows are deleted; without it all are, or
@@ -149,10 +149,12 @@ class Rewriter:
             gone_column=gone,
         )
 
-    def rewritten(self, told: Sequence[Mapping[str, Any]]) -> tuple[Rewritten, dict[str, BitMap64]]:
+    def rewritten(
+        self, told: Sequence[Mapping[str, Any]]
+    ) -> tuple[RewriteResult, dict[str, BitMap64]]:
         """What tasks did to files, and the rows to change of files that they declined."""
         results = [result["rewrite"] for result in told if "rewrite" in result]
-        done = Rewritten()
+        done = RewriteResult()
         declined: dict[str, BitMap64] = {}
         for result in results:
             candidate = self.scan.keys.files[result["file"]]
@@ -165,13 +167,13 @@ class Rewriter:
                 done += self._as_rewritten(candidate, result)
         return done, declined
 
-    def through_spark(self, hits: Mapping[str, BitMap64]) -> Rewritten:
+    def rewrite_with_spark(self, hits: Mapping[str, BitMap64]) -> RewriteResult:
         """Rewrite the files that have hits (by location) as rows of a DataFrame."""
         touched = [c for c in self.scan.candidates if hits.get(c.path)]
         if not touched:
-            return Rewritten()
+            return RewriteResult()
         state = self.scan.state
-        rows = self.scan.over(touched).rows_marked(hits).alias(state.alias)
+        rows = self.scan.restrict_to(touched).rows_marked(hits).alias(state.alias)
         selected = F.col(columns.SELECTED)
         if not self.assigned:
             rows = rows.filter(~selected)
@@ -182,11 +184,11 @@ class Rewriter:
         expected = sum(self.scan.live_rows(c) for c in touched)
         expected -= 0 if self.assigned else changed
         if written.rows != expected and not any(c.equality_deletes for c in touched):
-            raise uneven(written.rows, expected, touched)
+            raise row_count_mismatch(written.rows, expected, touched)
         check_carried_values(
             state.schema, [c.live.file for c in touched], written.files, assigned=self.assigned
         )
-        return Rewritten(
+        return RewriteResult(
             written.files,
             tuple(c.live for c in touched),
             rows_updated=changed if self.assigned else 0,
@@ -214,7 +216,7 @@ class Rewriter:
             deleted=pack(as_array(deleted)) if deleted else None,
         )
 
-    def _as_rewritten(self, candidate: Candidate, result: Mapping[str, Any]) -> Rewritten:
+    def _as_rewritten(self, candidate: Candidate, result: Mapping[str, Any]) -> RewriteResult:
         state = self.scan.state
         known = leaves(state.schema)
         files = tuple(
@@ -231,8 +233,8 @@ class Rewriter:
         )
         rows = sum(file.record_count for file in files)
         if rows != result["copied"] + result["updated"]:
-            raise uneven(rows, result["copied"] + result["updated"], [candidate])
-        return Rewritten(
+            raise row_count_mismatch(rows, result["copied"] + result["updated"], [candidate])
+        return RewriteResult(
             files,
             (candidate.live,),
             result["updated"],
@@ -254,7 +256,9 @@ class Rewriter:
         return 0 if broken else order_id
 
 
-def uneven(written: int, expected: int, files: Sequence[Candidate] = ()) -> IcefloeError:
+def row_count_mismatch(
+    written: int, expected: int, files: Sequence[Candidate] = ()
+) -> IcefloeError:
     """The last check before a commit: rows written must be the rows that were there.
 
     `files` are those whose rows, as the table's metadata counts them, had to come out.
@@ -281,7 +285,7 @@ _SHUFFLE_TASKS = "spark.sql.shuffle.partitions"
 class RewrittenAndAdded:
     """Files written anew, new files, and the rows of files that tasks declined to rewrite."""
 
-    rewritten: Rewritten
+    rewritten: RewriteResult
     declined: Mapping[str, BitMap64]
     added: WrittenRows
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from tables import data_files, delete_files, rows, snapshots, summary
 
 import icefloe
-from icefloe.commands import context as publishing
+from icefloe.commands import context
 from icefloe.errors import (
     CardinalityError,
     ColumnNotFoundError,
@@ -335,7 +335,7 @@ def test_a_session_that_was_reset(table_of, lake, mode):
 def test_a_merge_whose_matched_row_was_deleted(table_of, lake, monkeypatch):
     """Whether it was matched is looked at by a job of its own."""
     table = table_of(SCHEMA, ROWS)
-    publish, deletes = publishing.publish, ["id = 3", "id = 4"]
+    publish, deletes = context.publish, ["id = 3", "id = 4"]
 
     def delete_first(commit):
         if deletes:
@@ -345,6 +345,6 @@ def test_a_merge_whose_matched_row_was_deleted(table_of, lake, monkeypatch):
 
     source = [{"id": 4, "name": "x", "v": 0.0}, {"id": 99, "name": "new", "v": 1.0}]
     merge = table.merge(source, on=["id"]).when_not_matched().insert_all()
-    monkeypatch.setattr(publishing, "publish", delete_first)
+    monkeypatch.setattr(context, "publish", delete_first)
     with pytest.raises(ConflictError, match="source matched"):
         merge.execute()

@@ -20,7 +20,7 @@ from icefloe.parquet.fields import Chunk, Element, File, Group, Meta
 from icefloe.parquet.footer import footer_bytes, group_rows, open_buffer
 from icefloe.parquet.thrift import Items, Kind, Struct, changed, items, value
 from icefloe.pruning.candidates import Candidate
-from icefloe.scan.row_counts import counted
+from icefloe.scan.row_counts import verify_row_counts
 from icefloe.scan.scan import Scan
 
 MODES = ("copy-on-write", "merge-on-read", "auto")
@@ -251,14 +251,14 @@ def test_what_fails_besides_is_told_first(plain):
     without_a_row(data_file(plain))
     candidates = [Candidate(file) for file in data_files(plain)]
     scan = Scan(plain._lake.spark, plain._state(), tuple(candidates))
-    with pytest.raises(ZeroDivisionError), counted(scan, candidates):
+    with pytest.raises(ZeroDivisionError), verify_row_counts(scan, candidates):
         assert 1 / 0
     with (
         pytest.raises(StorageError, match="rows, the table says"),
-        counted(scan, candidates),
+        verify_row_counts(scan, candidates),
     ):
         pass
-    with counted(scan, []):
+    with verify_row_counts(scan, []):
         pass
 
 

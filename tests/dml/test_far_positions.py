@@ -11,7 +11,7 @@ from hand_made import adopted_file, position_delete, publish
 from pyroaring import BitMap64
 from tables import data_files, rows
 
-from icefloe.deletes import row_positions as bitmaps
+from icefloe.deletes import row_positions
 from icefloe.errors import UnsupportedTableError
 from icefloe.scan import scan
 
@@ -25,7 +25,7 @@ def _small_words(monkeypatch):
 
     def checked(bitmap):
         assert not bitmap or bitmap.max() < 2**31
-        return bitmaps.as_words(bitmap)
+        return row_positions.as_words(bitmap)
 
     monkeypatch.setattr(scan, "as_words", checked)
 
@@ -66,4 +66,4 @@ def test_a_file_that_is_said_to_have_that_many_rows_is_refused_by_name(lake, tab
 
 def test_words_of_a_far_position_are_refused():
     with pytest.raises(ValueError, match="too large"):
-        bitmaps.as_words(BitMap64([bitmaps.MOST_ROWS]))
+        row_positions.as_words(BitMap64([row_positions.MOST_ROWS]))

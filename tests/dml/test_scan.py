@@ -15,7 +15,7 @@ from tables import data_files, rows, snapshots
 
 from icefloe import DmlResult, errors
 from icefloe.commands.bind import lower_condition
-from icefloe.commit.conflicts import Guard
+from icefloe.commit.conflicts import ConflictCheck
 from icefloe.commit.publish import Commit, publish
 from icefloe.file_changes import FileChanges
 from icefloe.pruning.candidates import plan_files
@@ -265,7 +265,7 @@ def test_ten_thousand_files_plan_and_open(lake, spark, tmp_path):
             lake.catalog,
             state,
             FileChanges(added_data=tuple(files)),
-            Guard(Isolation.SNAPSHOT, None),
+            ConflictCheck(Isolation.SNAPSHOT, None),
             lambda _gone: DmlResult("append"),
             {},
         )

@@ -8,8 +8,7 @@ import pytest
 from tables import rows
 
 from icefloe.commands import row_changes
-from icefloe.commands import row_changes as splits
-from icefloe.spark.session import held
+from icefloe.spark.session import spark_conf
 
 SETTING = "spark.sql.files.maxPartitionBytes"
 COLUMNS = [f"c{i}" for i in range(12)]
@@ -27,8 +26,8 @@ def asked(monkeypatch):
         found.append((key, int(value)))
         yield
 
-    monkeypatch.setattr(splits, "_DEFAULT", 8)
-    monkeypatch.setattr(splits, "held", noted)
+    monkeypatch.setattr(row_changes, "_DEFAULT", 8)
+    monkeypatch.setattr(row_changes, "spark_conf", noted)
     return found
 
 
@@ -73,7 +72,7 @@ def test_where_few_columns_are_read(table_of, asked, what, mode, larger, deleted
 
 
 def test_the_setting_is_brought_back_and_rows_are_the_same(table_of, monkeypatch):
-    monkeypatch.setattr(splits, "_DEFAULT", 512)
+    monkeypatch.setattr(row_changes, "_DEFAULT", 512)
     table = table_of(SCHEMA, ROWS)
     spark = table._lake.spark
     before = spark.conf.get(SETTING)
@@ -81,7 +80,7 @@ def test_the_setting_is_brought_back_and_rows_are_the_same(table_of, monkeypatch
 
     def noted(spark, key, value):
         seen.append(value)
-        return held(spark, key, value)
+        return spark_conf(spark, key, value)
 
     def spied(*told):
         during.append(spark.conf.get(SETTING))
@@ -89,7 +88,7 @@ def test_the_setting_is_brought_back_and_rows_are_the_same(table_of, monkeypatch
 
     during, found = [], row_changes.find_rows
     monkeypatch.setattr(row_changes, "find_rows", spied)
-    monkeypatch.setattr(splits, "held", noted)
+    monkeypatch.setattr(row_changes, "spark_conf", noted)
 
     table.delete().where("id % 2 = 0").execute()
 
@@ -114,10 +113,10 @@ def test_a_setting_of_the_sessions_own_is_kept(table_of, asked):
 def test_small_tables_and_columns_that_files_lack_change_nothing(table_of, monkeypatch):
     table = table_of(SCHEMA, ROWS)
     asked = []
-    monkeypatch.setattr(splits, "held", lambda *told: asked.append(told))
+    monkeypatch.setattr(row_changes, "spark_conf", lambda *told: asked.append(told))
     assert table.delete().where("id = 1").execute().rows_deleted == 1
 
-    monkeypatch.setattr(splits, "_DEFAULT", 8)
+    monkeypatch.setattr(row_changes, "_DEFAULT", 8)
     table.add_column("late", "INT")
     assert table.delete().where("late IS NULL AND id = 2").execute().rows_deleted == 1
     assert asked == []

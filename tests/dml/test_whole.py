@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from tables import data_files, delete_files, rows, snapshots, stored_files, summary
 
 from icefloe import DmlResult, errors
-from icefloe.commit.conflicts import Guard
+from icefloe.commit.conflicts import ConflictCheck
 from icefloe.commit.publish import Commit, publish
 from icefloe.file_changes import FileChanges
 from icefloe.settings import Isolation
@@ -256,7 +256,7 @@ def add_data_file(table, location, file_format):
             table._lake.catalog,
             table._state(),
             FileChanges(added_data=(file,)),
-            Guard(Isolation.SNAPSHOT, None),
+            ConflictCheck(Isolation.SNAPSHOT, None),
             lambda _gone: DmlResult("append"),
             {},
         )

@@ -20,7 +20,7 @@ from plain_tables import (
 )
 
 from icefloe.errors import StorageError, TableNotFoundError, UnsupportedTableError
-from icefloe.maintenance import own_files as purge
+from icefloe.maintenance import own_files
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_rest_server_purges_after_the_same_refusal(lake, monkeypatch):
     make(lake, "t", 1, **{"gc.enabled": "false"})
     make(lake, "u", 1)
     asked = []
-    monkeypatch.setattr(purge, "MetastoreCatalog", int)
+    monkeypatch.setattr(own_files, "MetastoreCatalog", int)
     monkeypatch.setattr(lake.catalog, "purge_table", asked.append)
     with pytest.raises(UnsupportedTableError, match=r"gc\.enabled = false"):
         lake.drop_table("t", purge=True)
@@ -121,7 +121,7 @@ def test_a_damaged_table_is_purged_as_far_as_it_can_be_read(lake, caplog):
 
 def test_a_table_that_took_the_name_since_is_not_dropped(lake, monkeypatch):
     make(lake, "t", 1)
-    judge = purge.judge
+    judge = own_files.judge
 
     def renamed(*arguments):
         judged = judge(*arguments)
@@ -129,7 +129,7 @@ def test_a_table_that_took_the_name_since_is_not_dropped(lake, monkeypatch):
         make(lake, "t", 8)
         return judged
 
-    monkeypatch.setattr(purge, "judge", renamed)
+    monkeypatch.setattr(own_files, "judge", renamed)
     with pytest.raises(TableNotFoundError, match="is another table now"):
         lake.drop_table("t", purge=True)
     assert (ids_of(lake.table("t")), ids_of(lake.table("renamed"))) == ([8], [1])

@@ -14,7 +14,7 @@ from plain_tables import (
 )
 from pyiceberg.exceptions import CommitFailedException
 
-from icefloe.commit import catalog as swap
+from icefloe.commit import catalog
 from icefloe.errors import CommitStateUnknownError, StorageError, TableNotFoundError
 from icefloe.maintenance import expire
 
@@ -100,7 +100,7 @@ def test_what_came_of_a_commit_cannot_be_asked_of_another_table(lake, table, mad
         lake.catalog.rename_table("default.t", "default.renamed")
     doubt = CommitStateUnknownError("unknown")
     with pytest.raises(CommitStateUnknownError):
-        swap.settle(
+        catalog.settle(
             lake.catalog,
             "default.t",
             uuid,

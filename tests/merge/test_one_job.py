@@ -7,11 +7,11 @@ from leftovers import leftovers
 from pyiceberg.types import StringType
 from tables import data_files, rows, snapshots
 
-from icefloe.commands.merge import join as merge_plan
+from icefloe.commands.merge import join
 from icefloe.commands.merge.rows import MergeRows
 from icefloe.errors import CardinalityError
 from icefloe.scan.scan import Scan
-from icefloe.spark.session import held
+from icefloe.spark.session import spark_conf
 
 COW = "copy-on-write"
 
@@ -133,14 +133,14 @@ def test_maps_and_rows_that_stay(table_of, kept):
 
 
 def test_new_rows_of_a_large_source_are_spread_over_tasks(table_of, shuffled, monkeypatch):
-    monkeypatch.setattr(merge_plan, "_LARGE_TASK_BYTES", 10_000)
+    monkeypatch.setattr(join, "_LARGE_TASK_BYTES", 10_000)
     table = table_of("id BIGINT, n BIGINT", mode=COW)
     spark = table._lake.spark
     table.append(spark.sql("SELECT id, 0 AS n FROM range(1000)").coalesce(1))
 
     source = spark.sql("SELECT id, id AS n FROM range(500, 3000)")
-    apart = held(spark, "spark.sql.adaptive.coalescePartitions.enabled", "false")
-    with apart, held(spark, "spark.sql.shuffle.partitions", "8"):
+    apart = spark_conf(spark, "spark.sql.adaptive.coalescePartitions.enabled", "false")
+    with apart, spark_conf(spark, "spark.sql.shuffle.partitions", "8"):
         result = table.upsert(source, on=["id"]).execute()
 
     assert (result.rows_updated, result.rows_inserted, result.rows_copied) == (500, 2000, 500)

@@ -165,16 +165,16 @@ def test_old_snapshots_keep_their_schema(table_of, mode):
 
 
 def test_a_schema_changed_meanwhile_is_a_conflict(table_of, mode, monkeypatch):
-    import icefloe.merging as merging  # noqa: PLC0415
+    from icefloe.commands.merge import command  # noqa: PLC0415
 
     table = table_of(SCHEMA, ROWS[:2], mode=mode)
-    publish = merging.publish_changes
+    publish = command.publish_changes
 
     def late(*given, **named):
         table.add_column("theirs", "INT")
         return publish(*given, **named)
 
-    monkeypatch.setattr(merging, "publish_changes", late)
+    monkeypatch.setattr(command, "publish_changes", late)
     with pytest.raises(ConflictError, match="schema"):
         upsert(table, [{"id": 1, "region": "us", "n": 5, "extra": 1}]).execute()
 

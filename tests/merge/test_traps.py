@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
-import icefloe.merging as merging
 import pytest
 from pyspark.sql import functions as F
 from tables import rows
 
-from icefloe.commands.merge.source import kept, pinned
+from icefloe.commands.merge import command
+from icefloe.commands.merge.source import persisted, pinned_source
 from icefloe.errors import ConflictError, StatementError
 
 
@@ -17,9 +17,9 @@ def test_a_pin_is_its_own_even_of_the_same_frame(spark):
     """Spark keeps equal plans once: the end of one MERGE must not drop another's source."""
     unstable = F.udf(lambda _: random.random(), "double").asNondeterministic()
     frame = spark.range(3).select("id", unstable("id").alias("r"))
-    with pinned(frame) as first:
+    with pinned_source(frame) as first:
         before = first.collect()
-        with pinned(frame) as second:
+        with pinned_source(frame) as second:
             assert second.count() == 3
         assert first.collect() == before
 
@@ -43,7 +43,7 @@ def test_rows_are_kept_on_disk_in_small_batches(spark):
     """Else wide ones take the heap that the readers of their files need."""
     size = "spark.sql.inMemoryColumnarStorage.batchSize"
     before = spark.conf.get(size)
-    with kept(Frame(spark)) as frame:
+    with persisted(Frame(spark)) as frame:
         assert frame.found == (True, False, 500)
     assert spark.conf.get(size) == before != "500"
 
@@ -90,13 +90,13 @@ def test_a_schema_set_back_meanwhile_is_a_conflict(table_of, monkeypatch):
     """PyIceberg gives an old schema its old id again, so that ids alone tell nothing."""
     table = table_of("id INT, n INT", [{"id": 1, "n": 1}])
     table.rename_column("n", "m")
-    publish = merging.publish_changes
+    publish = command.publish_changes
 
     def late(*given, **named):
         table.rename_column("m", "n")
         return publish(*given, **named)
 
-    monkeypatch.setattr(merging, "publish_changes", late)
+    monkeypatch.setattr(command, "publish_changes", late)
     with pytest.raises(ConflictError, match="schema"):
         table.upsert([{"id": 1, "m": 5, "e": 1}], on=["id"]).with_schema_evolution().execute()
 

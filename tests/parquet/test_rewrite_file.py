@@ -50,7 +50,7 @@ from icefloe.parquet.footer import (
 )
 from icefloe.parquet.splice import Splicer
 from icefloe.parquet.thrift import Items, Kind, Struct, changed, items, value
-from icefloe.tasks import rewrite as operation
+from icefloe.tasks import rewrite
 from icefloe.tasks.arrow import column_metrics
 from icefloe.tasks.messages import NullInRequiredError, pack
 from icefloe.tasks.rewrite import FileToRewrite, Operation, RewritePlan, rewrite_file, rewrite_files
@@ -416,7 +416,7 @@ def updated(
 
 def test_a_row_group_that_is_large_once_decoded_is_not_held(tmp_path, monkeypatch):
     """Texts in a dictionary take little space in the file."""
-    monkeypatch.setattr(operation, "_MAX_DECODED_BYTES", 500)
+    monkeypatch.setattr(rewrite, "_MAX_DECODED_BYTES", 500)
     path = plain_file(tmp_path)
     new, result = updated(path, column="s")
     assert result["whole"] == "a row group to encode is too large to be decoded at once"
@@ -432,13 +432,13 @@ def test_a_large_row_group_of_which_little_is_encoded_is_not_too_large(tmp_path,
     group = pq.read_metadata(path).row_group(0)
     sizes = [group.column(i).total_uncompressed_size for i in range(3)]
     assert sizes[1] < sizes[2] < group.total_byte_size
-    monkeypatch.setattr(operation, "_MAX_GROUP_BYTES", sizes[1])
+    monkeypatch.setattr(rewrite, "_MAX_GROUP_BYTES", sizes[1])
     assert updated(path, column="n")[1]["whole"] is None
-    assert updated(path, column="s")[1]["whole"] == operation._TOO_LARGE
+    assert updated(path, column="s")[1]["whole"] == rewrite._TOO_LARGE
 
 
 def test_row_groups_of_columns_that_cannot_stay_are_not_too_large_either(tmp_path, monkeypatch):
-    monkeypatch.setattr(operation, "_MAX_GROUP_ROWS", 20)
+    monkeypatch.setattr(rewrite, "_MAX_GROUP_ROWS", 20)
     promoted = Schema(*(NestedField(f.field_id, f.name, LongType()) for f in PLAIN.fields[:2]))
     path = plain_file(tmp_path, Schema(*PLAIN.fields[:2]))
     old = DataFile.from_args(_table_format_version=3, file_path=f"file://{path}", **UNKNOWN)
@@ -640,7 +640,7 @@ def test_an_error_after_the_file_is_written_leaves_no_file(tmp_path, monkeypatch
     def fail(footer: Any) -> None:
         raise RuntimeError("after the file")
 
-    monkeypatch.setattr(operation, "column_metrics", fail)
+    monkeypatch.setattr(rewrite, "column_metrics", fail)
     with pytest.raises(RuntimeError, match="after the file"):
         updated(path)
     assert list(tmp_path.glob("*.parquet")) == [path]

@@ -22,7 +22,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from icefloe.pruning.conditions import Lowered, lower
+from icefloe.pruning.conditions import FilePredicate, lower
 
 SCHEMA = Schema(
     NestedField(1, "a", IntegerType()),
@@ -43,7 +43,7 @@ SCHEMA = Schema(
 )
 
 
-def lowered(condition: str | None, time_zone: str = "Europe/Berlin") -> Lowered:
+def lowered(condition: str | None, time_zone: str = "Europe/Berlin") -> FilePredicate:
     return lower(condition, SCHEMA, time_zone=time_zone, qualifiers=frozenset({"T"}))
 
 
@@ -254,7 +254,7 @@ UNKNOWNS = [
 
 @pytest.mark.parametrize("condition", UNKNOWNS)
 def test_doubtful_conditions_say_nothing(condition: str) -> None:
-    assert lowered(condition) == Lowered(lowered("TRUE").inclusive, None)
+    assert lowered(condition) == FilePredicate(lowered("TRUE").inclusive, None)
 
 
 def test_a_name_that_fits_two_columns_is_unknown() -> None:

@@ -36,7 +36,7 @@ from pyspark.sql import functions as F
 from icefloe.errors import UnsupportedTableError
 from icefloe.schema.partition_values import _ZERO_SEED, partition_columns, to_record
 from icefloe.schema.to_spark import spark_schema
-from icefloe.tasks import bucket_hash as murmur3
+from icefloe.tasks import bucket_hash
 
 RANDOM = Random(20240310)
 DAY = 86_400_000_000
@@ -225,17 +225,17 @@ def test_sliced_arrow_arrays_hash_as_whole_ones() -> None:
     strings = pa.array(["no", "iceberg", None, "", "abcde"])
     numbers = pa.array([Decimal("1.1"), Decimal("14.20"), None, Decimal("-1.00")])
 
-    whole = murmur3.bucket_bytes(100)(strings).to_pylist()
-    assert murmur3.bucket_bytes(100)(strings[1:4]).to_pylist() == whole[1:4]
-    assert murmur3.bucket_bytes(100)(strings[:0]).to_pylist() == []
-    whole = murmur3.bucket_decimal(100)(numbers).to_pylist()
-    assert murmur3.bucket_decimal(100)(numbers[1:]).to_pylist() == whole[1:]
-    truncated = murmur3.truncate_decimal(100)(numbers[1:]).to_pylist()
+    whole = bucket_hash.bucket_bytes(100)(strings).to_pylist()
+    assert bucket_hash.bucket_bytes(100)(strings[1:4]).to_pylist() == whole[1:4]
+    assert bucket_hash.bucket_bytes(100)(strings[:0]).to_pylist() == []
+    whole = bucket_hash.bucket_decimal(100)(numbers).to_pylist()
+    assert bucket_hash.bucket_decimal(100)(numbers[1:]).to_pylist() == whole[1:]
+    truncated = bucket_hash.truncate_decimal(100)(numbers[1:]).to_pylist()
     assert truncated == [Decimal("14.00"), None, Decimal("-1.00")]
 
 
 def test_the_arrow_functions_run_where_icefloe_is_not_installed() -> None:
-    pickled = cloudpickle.dumps(murmur3.bucket_bytes(16))  # type: ignore[no-untyped-call]
+    pickled = cloudpickle.dumps(bucket_hash.bucket_bytes(16))  # type: ignore[no-untyped-call]
     script = (
         "import pickle, sys\n"
         "sys.modules.update(dict.fromkeys(['icefloe', 'pyiceberg']))  # None: cannot be imported\n"

@@ -22,7 +22,7 @@ from icefloe.commands.bind import (
     refuse_star,
     store,
 )
-from icefloe.commands.merge.keys import MergeKey, Sides, find_keys, is_identical, match_name
+from icefloe.commands.merge.keys import MergeKey, MergeSides, find_keys, is_identical, match_name
 from icefloe.errors import (
     ColumnNotFoundError,
     NullabilityError,
@@ -30,12 +30,12 @@ from icefloe.errors import (
     StatementError,
 )
 from icefloe.metadata.table_state import TableState
-from icefloe.pruning.comparisons import ALWAYS, UNKNOWN, Lowered
+from icefloe.pruning.comparisons import ALWAYS, UNKNOWN, FilePredicate
 from icefloe.pruning.conditions import lower
 from icefloe.schema.to_spark import spark_schema
 from icefloe.spark import columns
 from icefloe.spark.columns import quote
-from icefloe.spark.errors import of_one_row, translated
+from icefloe.spark.errors import of_one_row, translate_spark_errors
 from icefloe.spark.expressions import expression
 from icefloe.spark.tokens import parse_expression
 from icefloe.statements import Condition, Expression, MergeClause, MergeStatement, Then, When
@@ -97,17 +97,17 @@ class BoundClause:
     then: Then
     condition: Column | None
     values: Mapping[str, Column]
-    lowered: Lowered  # what its condition says about the table's rows, for choosing files
+    lowered: FilePredicate  # what its condition says about the table's rows, for choosing files
 
 
 @dataclass(frozen=True, slots=True)
 class BoundMerge:
     """A MERGE whose every name and type is known to fit both sides."""
 
-    sides: Sides
+    sides: MergeSides
     on: Column
     keys: tuple[MergeKey, ...]
-    lowered_on: Lowered  # what the condition demands of the table's rows alone
+    lowered_on: FilePredicate  # what the condition demands of the table's rows alone
     clauses: tuple[BoundClause, ...]
     source_columns: Mapping[str, Column]  # as `*` takes them
     has_subquery: bool
@@ -165,7 +165,7 @@ def _texts(clause: MergeClause) -> list[Expression]:
 
 @dataclass(frozen=True, slots=True)
 class _Binder:
-    sides: Sides
+    sides: MergeSides
     state: TableState
     spark: SparkSession
     target: DataFrame  # no rows, under the target's alias
@@ -189,10 +189,10 @@ class _Binder:
         if names[0].lower() == names[1].lower():
             raise StatementError(f"Both sides of the MERGE are called {names[0]!r}.")
         schema = spark_schema(state.schema)
-        with translated():
+        with translate_spark_errors():
             given = T.StructType(source.schema.fields[:-1])  # the last one numbers the rows
         _refuse_names(given)
-        sides = Sides(*names, schema, given, tuple(added))
+        sides = MergeSides(*names, schema, given, tuple(added))
         keys = find_keys(statement.on, sides)
         return cls(
             sides,
@@ -226,10 +226,10 @@ class _Binder:
                 "The MERGE has no condition. Give `on`, as 'target.id = source.id'."
             )
         refuse_star(on, self.target.crossJoin(self.source))
-        with translated(self.available):
+        with translate_spark_errors(self.available):
             condition = expression(self.resolve(on)) if isinstance(on, str) else on
         refuse_nondeterministic(self.target, self.source, condition, on)
-        with translated(self.available), of_one_row(f"The condition {str(on)!r}"):
+        with translate_spark_errors(self.available), of_one_row(f"The condition {str(on)!r}"):
             analyse(self.target.join(self.source, condition))
         return condition
 
@@ -237,7 +237,7 @@ class _Binder:
         rows, resolve = self._seen_by(clause.when)
         self._refuse_hidden_alias(clause)
         try:
-            with translated(self.available):
+            with translate_spark_errors(self.available):
                 condition = bind_condition(clause.condition, rows, self.available, resolve)
                 values = self._values(clause, rows, resolve)
                 self._refuse_ambiguous(clause, [condition, *values.values()])
@@ -247,7 +247,7 @@ class _Binder:
         lowered = self.lowered(clause.condition) if on_target else UNKNOWN
         return BoundClause(clause.when, clause.then, condition, values, lowered)
 
-    def lowered(self, condition: Condition | None) -> Lowered:
+    def lowered(self, condition: Condition | None) -> FilePredicate:
         """What a condition says about the table's rows; one that is not text says nothing."""
         if condition is None:
             return ALWAYS
@@ -273,7 +273,7 @@ class _Binder:
             right = self.sides.source_column(str(match_name(name, self.sides.source)))
             condition = left == right if condition is None else condition & (left == right)
         assert condition is not None  # noqa: S101 - there is at least one name
-        with translated(self.available):
+        with translate_spark_errors(self.available):
             analyse(self.target.join(self.source, condition))
         return condition
 

@@ -10,11 +10,11 @@ from icefloe.commands.context import Context, publish_changes, row_result, state
 from icefloe.commands.merge.bind import BoundMerge, bind_merge
 from icefloe.commands.merge.files import MergeFiles, choose_merge_files
 from icefloe.commands.merge.join import Join, choose_join, plan_merge
-from icefloe.commands.merge.label import Labeller
+from icefloe.commands.merge.label import MergeJoin
 from icefloe.commands.merge.rows import MergeRows
-from icefloe.commands.merge.source import pinned
+from icefloe.commands.merge.source import pinned_source
 from icefloe.commands.plan import Plan, with_footers
-from icefloe.commit.conflicts import Guard, MatchedRows
+from icefloe.commit.conflicts import ConflictCheck, MatchedRows
 from icefloe.commit.publish import already_done
 from icefloe.metadata.table_state import SchemaChange, TableState
 from icefloe.pruning.comparisons import UNKNOWN
@@ -22,7 +22,7 @@ from icefloe.pruning.file_matcher import FileMatcher
 from icefloe.results import DmlResult
 from icefloe.scan.scan import Scan
 from icefloe.schema.widen import merged_schema
-from icefloe.spark.errors import translated
+from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.session import prepare
 from icefloe.statements import MergeStatement, Then, When
 
@@ -39,7 +39,7 @@ class _Planned:
 
 def explain_merge(statement: MergeStatement, context: Context) -> Plan:
     """What a MERGE would do; its source is measured, the table's rows are not read."""
-    with pinned(statement.source) as source:
+    with pinned_source(statement.source) as source:
         planned = _plan(statement, source, context, context.read_state(statement.options.branch))
     bound, candidates = planned.bound, planned.files.plan.candidates
     if not (bound.numbers(Then.UPDATE) or bound.numbers(Then.DELETE)):
@@ -53,7 +53,7 @@ def run_merge(statement: MergeStatement, context: Context) -> DmlResult:
     if done := already_done(state, statement.options.idempotency_key):
         return done
     prepare(statement.source.sparkSession)  # a streaming batch comes with a session of its own
-    with pinned(statement.source) as source:
+    with pinned_source(statement.source) as source:
         planned = _plan(statement, source, context, state)
         state = planned.state
         with statement_files(state) as statement_id:
@@ -90,7 +90,7 @@ def _plan(
 
 def _evolution(statement: MergeStatement, state: TableState) -> SchemaChange | None:
     """The change of the schema that the source's columns ask for."""
-    with translated():
+    with translate_spark_errors():
         source = statement.source.schema
     known = {field.name.lower() for field in state.schema.fields}
     wanted: set[str] = set()
@@ -110,7 +110,7 @@ def _work(
     planned: _Planned,
     statement_id: str,
 ) -> MergeRows:
-    labeller = Labeller(
+    labeller = MergeJoin(
         Scan.of(context.spark, planned.state, planned.files.plan.candidates),
         source,
         planned.bound,
@@ -141,7 +141,7 @@ def _spark_summary(bound: BoundMerge, result: DmlResult) -> dict[str, str]:
     return {f"spark.merge-into.num-target-rows-{k}": str(v) for k, v in counts.items()}
 
 
-def _guard(planned: _Planned, statement: MergeStatement, labeller: Labeller) -> Guard:
+def _guard(planned: _Planned, statement: MergeStatement, labeller: MergeJoin) -> ConflictCheck:
     """Rows added since matter when a source row may match them, or a subquery may read them.
 
     Where rows are inserted, so do the rows that kept source rows from being inserted.
@@ -154,4 +154,4 @@ def _guard(planned: _Planned, statement: MergeStatement, labeller: Labeller) -> 
     if statement.has(When.NOT_MATCHED):
         files = {c.path: c.live for c in planned.files.plan.candidates}
         matched = MatchedRows(files, labeller.matches_any_at)
-    return Guard(planned.plan.isolation, matcher, reads_other_rows, matched=matched)
+    return ConflictCheck(planned.plan.isolation, matcher, reads_other_rows, matched=matched)

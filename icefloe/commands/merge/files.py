@@ -25,7 +25,7 @@ from icefloe.commands.merge.source import (
 )
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import FilePlan, choose_files, narrowed
-from icefloe.pruning.comparisons import ALWAYS, NEVER, Lowered, all_of
+from icefloe.pruning.comparisons import ALWAYS, NEVER, FilePredicate, all_of
 from icefloe.pruning.file_matcher import FileMatcher, Matcher
 from icefloe.pruning.source_matcher import AnyMatcher, KeyValues, PartitionValues, SourceMatcher
 from icefloe.statements import MergeOptions, When
@@ -122,7 +122,7 @@ class _Chooser:
     ) -> SourceMatcher:
         """Files by the ranges of the keys, what the condition says besides, and partitions."""
         demanded = range_expression(list(values), list(values.values()))
-        lowered = all_of([Lowered(demanded, None), self.bound.lowered_on])
+        lowered = all_of([FilePredicate(demanded, None), self.bound.lowered_on])
         ranges = FileMatcher(lowered, self.state.schema, self.state.metadata.specs())
         ordered = tuple(found for key, found in values.items() if key.has_order)
         return SourceMatcher(ranges, partitions, ordered)

@@ -35,7 +35,7 @@ class MergeKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class MergeSides:
     """The two sides of a MERGE, as its expressions name them."""
 
     target_alias: str
@@ -60,7 +60,7 @@ class Sides:
         return quoted(self.source_alias, name)
 
 
-def find_keys(on: Condition | Sequence[str], sides: Sides) -> tuple[MergeKey, ...]:
+def find_keys(on: Condition | Sequence[str], sides: MergeSides) -> tuple[MergeKey, ...]:
     """The equalities between plain columns that the condition demands; a Column tells none."""
     if isinstance(on, Column):
         return ()
@@ -75,7 +75,7 @@ def find_keys(on: Condition | Sequence[str], sides: Sides) -> tuple[MergeKey, ..
     return tuple(key for key in found if key is not None)
 
 
-def is_identical(key: MergeKey, sides: Sides) -> bool:
+def is_identical(key: MergeKey, sides: MergeSides) -> bool:
     """Whether values that are equal in Spark are the same value, stored the same way.
 
     Spark compares other pairs of types after casts of its own, under which values that look
@@ -99,7 +99,7 @@ def _type_of(name: str, schema: T.StructType) -> T.DataType | None:
     return next((field.dataType for field in schema.fields if field.name == name), None)
 
 
-def _named(name: str, sides: Sides) -> MergeKey:
+def _named(name: str, sides: MergeSides) -> MergeKey:
     return MergeKey(match_name(name, sides.present) or name, match_name(name, sides.source) or name)
 
 
@@ -114,7 +114,7 @@ def _conjuncts(tree: exp.Expr) -> Iterator[exp.Expr]:
             yield tree
 
 
-def _key(part: exp.Expr, sides: Sides) -> MergeKey | None:
+def _key(part: exp.Expr, sides: MergeSides) -> MergeKey | None:
     if not isinstance(part, exp.EQ):
         return None
     for left, right in ((part.left, part.right), (part.right, part.left)):

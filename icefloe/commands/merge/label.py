@@ -30,7 +30,7 @@ from icefloe.pruning.source_matcher import Interval, KeyValues
 from icefloe.scan.scan import Scan
 from icefloe.spark import columns
 from icefloe.spark.columns import quote, quote_path, quoted
-from icefloe.spark.errors import translated
+from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.session import reading_by_id
 from icefloe.statements import Duplicates, Then, When
 
@@ -42,7 +42,7 @@ _MOST_RANGES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Labeller:
+class MergeJoin:
     """Joins and labels the rows of one MERGE."""
 
     scan: Scan
@@ -54,14 +54,14 @@ class Labeller:
 
     def rows(self, names: Sequence[str]) -> DataFrame:
         """Changed and new rows: file, position, action and the new values of `names`."""
-        with translated():
+        with translate_spark_errors():
             return self._labelled(names)
 
     def matches_any_at(self, positions: Mapping[str, BitMap64]) -> bool:
         """Whether the source matches a row at one of these positions of files (by location)."""
-        with translated(), reading_by_id(self.scan.spark):
+        with translate_spark_errors(), reading_by_id(self.scan.spark):
             files = [c for c in self.scan.candidates if c.path in positions]
-            rows = self._named_target(self.scan.over(files).rows_at(positions))
+            rows = self._named_target(self.scan.restrict_to(files).rows_at(positions))
             source = self.source.alias(self.bound.sides.source_alias)
             return not rows.join(source, self.bound.on, "left_semi").isEmpty()
 

@@ -17,24 +17,30 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from icefloe.commands.merge.join import JoinShape
-from icefloe.commands.merge.label import Labeller
-from icefloe.commands.merge.source import kept
-from icefloe.commands.row_changes import Hits, RowChangeOutcome, by_location, count, file_changes
-from icefloe.deletes.row_positions import ActedRows
+from icefloe.commands.merge.label import MergeJoin
+from icefloe.commands.merge.source import persisted
+from icefloe.commands.row_changes import (
+    PositionsByFile,
+    RowChangeOutcome,
+    by_location,
+    count,
+    file_changes,
+)
+from icefloe.deletes.row_positions import RowActions
 from icefloe.errors import CardinalityError
 from icefloe.pruning.candidates import Candidate, FilePlan
-from icefloe.scan.row_counts import counted
+from icefloe.scan.row_counts import verify_row_counts
 from icefloe.scan.scan import Scan
 from icefloe.settings import UpdateMode
 from icefloe.spark import columns
 from icefloe.spark.columns import quoted
-from icefloe.spark.session import held
+from icefloe.spark.session import spark_conf
 from icefloe.statements import Then
 from icefloe.storage.files import delete_each
 from icefloe.tasks.messages import ChangeColumns
 from icefloe.write.carried_values import check_carried_values
 from icefloe.write.data_files import WrittenRows, find_rows, write_data
-from icefloe.write.rewrite import FilesAndNewRows, Rewriter, Rewritten, uneven
+from icefloe.write.rewrite import FilesAndNewRows, Rewriter, RewriteResult, row_count_mismatch
 from icefloe.write.rewrite_choice import is_rewritten
 
 _SHOWN_KEYS = 5
@@ -54,7 +60,7 @@ class MergeOutcome:
 class MergeRows:
     """The data work of one MERGE."""
 
-    labeller: Labeller
+    labeller: MergeJoin
     files: FilePlan
     mode: UpdateMode
     statement_id: str
@@ -62,7 +68,7 @@ class MergeRows:
     def run(self) -> MergeOutcome:
         """Do it; nothing is published yet."""
         read = () if self.labeller.join.shape is JoinShape.NONE else self._scan.candidates
-        with counted(self._scan, read):
+        with verify_row_counts(self._scan, read):
             return self._run()
 
     def _run(self) -> MergeOutcome:
@@ -72,7 +78,7 @@ class MergeRows:
         done = self._copy_on_write() if self._fits_one_job else None
         if done is not None:
             return done
-        with kept(self.labeller.rows(self._names)) as labelled:
+        with persisted(self.labeller.rows(self._names)) as labelled:
             return self._survey_and_rewrite(labelled)
 
     def _merge_on_read(self) -> MergeOutcome:
@@ -89,7 +95,7 @@ class MergeRows:
         self._refuse_double_matches(written.acted)
         new = self._count(written.acted, self._inserts) + self._count(written.acted, self._updates)
         if written.rows != new:
-            raise uneven(written.rows, new)
+            raise row_count_mismatch(written.rows, new)
         check_carried_values(
             self._scan.state.schema,
             [c.live.file for c in self._candidates(self._located(written.acted, self._updates))],
@@ -98,7 +104,7 @@ class MergeRows:
             added_rows=self._count(written.acted, self._inserts),
         )
         marked = self._located(written.acted, self._changing)
-        return self._outcome(written.acted, Rewritten(), marked, written)
+        return self._outcome(written.acted, RewriteResult(), marked, written)
 
     @property
     def _fits_one_job(self) -> bool:
@@ -109,7 +115,7 @@ class MergeRows:
             self.mode is UpdateMode.COPY_ON_WRITE
             and len(self._scan.candidates) <= _MANY_FILES
             and (few or state.metadata.spec().is_unpartitioned() or not self._inserts)
-            and all(map(self._rewriter.can_stay, self._scan.candidates))
+            and all(map(self._rewriter.can_rewrite_in_place, self._scan.candidates))
             and not self._scan.may_be_declined
         )
 
@@ -139,7 +145,7 @@ class MergeRows:
             return None
         _check_rewritten(done.rewritten, self._located(acted, self._changing))
         if done.added.rows != self._count(acted, self._inserts):
-            raise uneven(done.added.rows, self._count(acted, self._inserts))
+            raise row_count_mismatch(done.added.rows, self._count(acted, self._inserts))
         return self._outcome(acted, done.rewritten, {}, done.added)
 
     @contextmanager
@@ -154,8 +160,8 @@ class MergeRows:
             yield
             return
         with (
-            held(spark, "spark.sql.adaptive.enabled", "false"),
-            held(spark, "spark.sql.maxSinglePartitionBytes", str(_ANY_BYTES)),
+            spark_conf(spark, "spark.sql.adaptive.enabled", "false"),
+            spark_conf(spark, "spark.sql.maxSinglePartitionBytes", str(_ANY_BYTES)),
         ):
             yield
 
@@ -165,7 +171,9 @@ class MergeRows:
         self._refuse_double_matches(acted)
         hits = self._located(acted, self._changing)
         rewritten_paths = self._paths_to_rewrite(acted, hits)
-        in_place = [c for c in self._candidates(rewritten_paths) if self._rewriter.can_stay(c)]
+        in_place = [
+            c for c in self._candidates(rewritten_paths) if self._rewriter.can_rewrite_in_place(c)
+        ]
         rewritten, declined = self._rewrite(labelled, in_place, hits)
         done = {c.path for c in in_place} - set(declined)
         through = self._candidates(rewritten_paths - done)
@@ -173,11 +181,11 @@ class MergeRows:
         updated_elsewhere = self._located(acted, self._updates, but=done)
         copied = written.rows - self._count(acted, self._inserts) - count(updated_elsewhere)
         _check_copied(self._scan, through, hits, copied)
-        rewritten += Rewritten(replaced=tuple(c.live for c in through), rows_copied=copied)
+        rewritten += RewriteResult(replaced=tuple(c.live for c in through), rows_copied=copied)
         marked = {path: rows for path, rows in hits.items() if path not in rewritten_paths}
         return self._outcome(acted, rewritten, marked, written)
 
-    def _paths_to_rewrite(self, acted: ActedRows, hits: Hits) -> set[str]:
+    def _paths_to_rewrite(self, acted: RowActions, hits: PositionsByFile) -> set[str]:
         """Files written anew; those that lose every row are removed without being read."""
         deleted = self._located(acted, self._deletes)
         chosen = set()
@@ -197,10 +205,10 @@ class MergeRows:
         return is_rewritten(self._scan.state, candidate, assigned, updated, deleted)
 
     def _rewrite(
-        self, labelled: DataFrame, files: Sequence[Candidate], hits: Hits
-    ) -> tuple[Rewritten, dict[str, BitMap64]]:
+        self, labelled: DataFrame, files: Sequence[Candidate], hits: PositionsByFile
+    ) -> tuple[RewriteResult, dict[str, BitMap64]]:
         if not files:
-            return Rewritten(), {}
+            return RewriteResult(), {}
         changed = labelled.filter(F.col(columns.ACTION) >= 0).filter(self._is_in(files))
         gone = F.col(columns.ACTION).isin(self._deletes) if self._deletes else F.lit(False)
         rewritten, declined = self._rewriter.in_tasks(
@@ -213,9 +221,9 @@ class MergeRows:
     def _write_the_rest(
         self,
         labelled: DataFrame,
-        acted: ActedRows,
+        acted: RowActions,
         through: Sequence[Candidate],
-        hits: Hits,
+        hits: PositionsByFile,
         done: set[str],
     ) -> WrittenRows:
         """New rows, new versions of rows whose files are not rewritten in tasks, and rows kept."""
@@ -227,7 +235,7 @@ class MergeRows:
         rows = labelled.filter(is_new | (replaces & ~self._is_in(self._candidates(done))))
         rows = rows.select(*map(quoted, self._names))
         if through:
-            marked = self._scan.over(through).rows_marked(hits)
+            marked = self._scan.restrict_to(through).rows_marked(hits)
             others = marked.filter(~F.col(columns.SELECTED)).select(*map(quoted, self._names))
             rows = rows.unionByName(others)
         written = write_data(self._scan.state, rows, self.statement_id, gather=True)
@@ -244,7 +252,11 @@ class MergeRows:
         return written
 
     def _outcome(
-        self, acted: ActedRows, rewritten: Rewritten, marked: Hits, written: WrittenRows
+        self,
+        acted: RowActions,
+        rewritten: RewriteResult,
+        marked: PositionsByFile,
+        written: WrittenRows,
     ) -> MergeOutcome:
         replaced = self._located(acted, self._updates)
         changes = file_changes(
@@ -269,7 +281,7 @@ class MergeRows:
         clauses = range(len(self.labeller.bound.clauses))
         return MergeOutcome(rows, tuple(acted.count(number) for number in clauses))
 
-    def _refuse_double_matches(self, acted: ActedRows) -> None:
+    def _refuse_double_matches(self, acted: RowActions) -> None:
         """A row that several source rows match must not be changed by any of them."""
         repeated = by_location(self._scan, acted.repeated)
         changed = self._located(acted, self._changing)
@@ -278,7 +290,7 @@ class MergeRows:
         if clashes:
             raise CardinalityError(self._keys_at(clashes))
 
-    def _keys_at(self, clashes: Hits) -> list[object]:
+    def _keys_at(self, clashes: PositionsByFile) -> list[object]:
         """The keys of a few of the rows."""
         few: dict[str, BitMap64] = {}
         for path, rows in clashes.items():
@@ -286,7 +298,9 @@ class MergeRows:
             if left > 0:
                 few[path] = BitMap64(list(rows[:left]))
         names = [key.target for key in self.labeller.bound.keys] or self._names
-        found = self._scan.over(self._candidates(few)).rows_at(few).select(*map(quoted, names))
+        found = (
+            self._scan.restrict_to(self._candidates(few)).rows_at(few).select(*map(quoted, names))
+        )
         return [row[0] if len(row) == 1 else tuple(row) for row in found.limit(5).collect()]
 
     @property
@@ -334,26 +348,28 @@ class MergeRows:
         return F.coalesce(F.col(columns.FILE).isin(keys), F.lit(False))
 
     def _located(
-        self, acted: ActedRows, actions: Iterable[int], but: Container[str] = ()
+        self, acted: RowActions, actions: Iterable[int], but: Container[str] = ()
     ) -> dict[str, BitMap64]:
         found = by_location(self._scan, acted.of(actions))
         return {path: rows for path, rows in found.items() if path not in but}
 
-    def _count(self, acted: ActedRows, actions: Iterable[int]) -> int:
+    def _count(self, acted: RowActions, actions: Iterable[int]) -> int:
         return sum(map(acted.count, actions))
 
 
-def _check_rewritten(rewritten: Rewritten, hits: Hits) -> None:
+def _check_rewritten(rewritten: RewriteResult, hits: PositionsByFile) -> None:
     """Every changed row of the files that tasks rewrote must have been changed by them."""
     changed = rewritten.rows_updated + rewritten.rows_deleted
     if changed != count(hits):
-        raise uneven(changed, count(hits))
+        raise row_count_mismatch(changed, count(hits))
 
 
-def _check_copied(scan: Scan, files: Sequence[Candidate], hits: Hits, copied: int) -> None:
+def _check_copied(
+    scan: Scan, files: Sequence[Candidate], hits: PositionsByFile, copied: int
+) -> None:
     """The last check before a commit: every row that no clause changes must come out."""
     if any(c.equality_deletes for c in files):
         return  # how many rows they leave is not known beforehand
     expected = sum(scan.live_rows(c) - len(hits[c.path]) for c in files)
     if copied != expected:
-        raise uneven(copied, expected, files)
+        raise row_count_mismatch(copied, expected, files)

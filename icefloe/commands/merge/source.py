@@ -48,14 +48,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from icefloe.commands.merge.keys import MergeKey, Sides, is_identical
+from icefloe.commands.merge.keys import MergeKey, MergeSides, is_identical
 from icefloe.pruning.source_matcher import Interval, KeyValues, PartitionValues
 from icefloe.schema.partition_values import has_value, partition_columns, to_record
 from icefloe.schema.to_spark import spark_type
 from icefloe.spark import columns
 from icefloe.spark.columns import quote, quoted
-from icefloe.spark.errors import cleaning_up, translated
-from icefloe.spark.session import held
+from icefloe.spark.errors import cleaning_up, translate_spark_errors
+from icefloe.spark.session import spark_conf
 
 _CELLS = 4096
 _PREFIX_BYTES = 6  # of a text: what a double holds exactly
@@ -118,7 +118,7 @@ class SourceFacts:
 
 
 def comparable_keys(
-    keys: Sequence[MergeKey], schema: Schema, sides: Sides
+    keys: Sequence[MergeKey], schema: Schema, sides: MergeSides
 ) -> tuple[SourceKey, ...]:
     """The keys whose equality in Spark is equality of the values in the table's own type."""
     found = []
@@ -144,7 +144,7 @@ def measure(
     ]
     for i, key in enumerate(keys):
         wanted += [F.min(key.value).alias(f"min{i}"), F.max(key.value).alias(f"max{i}")]
-    with translated():
+    with translate_spark_errors():
         grouped = source.groupBy(cells.number.alias("cell")) if cells else source.groupBy()
         told = grouped.agg(*wanted).toArrow()
     values = []
@@ -213,7 +213,7 @@ def partition_values(
         return None, 0
     told_of = PartitionSpec(*(spec.fields[i] for i in places))
     used = [by_id[field.source_id] for field in told_of.fields]
-    with translated():
+    with translate_spark_errors():
         known = source.select(*(key.value.alias(key.name) for key in dict.fromkeys(used)))
         for key in used:
             known = known.filter(quoted(key.name).isNotNull())
@@ -338,16 +338,18 @@ _BATCH_ROWS = "spark.sql.inMemoryColumnarStorage.batchSize"
 
 
 @contextmanager
-def pinned(source: DataFrame) -> Iterator[DataFrame]:
+def pinned_source(source: DataFrame) -> Iterator[DataFrame]:
     """The source with its rows numbered, kept by Spark."""
     # Spark keeps equal plans once, and drops them for all: a condition of its own makes it unequal.
     own = source.filter(F.lit(uuid.uuid4().hex).isNotNull())
-    with kept(own.select("*", F.monotonically_increasing_id().alias(columns.SOURCE_ROW))) as rows:
+    with persisted(
+        own.select("*", F.monotonically_increasing_id().alias(columns.SOURCE_ROW))
+    ) as rows:
         yield rows
 
 
 @contextmanager
-def kept(rows: DataFrame) -> Iterator[DataFrame]:
+def persisted(rows: DataFrame) -> Iterator[DataFrame]:
     """The rows, kept by Spark on disk once they are read.
 
     Spark would fill more than half of its heap with rows kept in memory, and the readers of wide
@@ -356,7 +358,11 @@ def kept(rows: DataFrame) -> Iterator[DataFrame]:
     spark = rows.sparkSession
     # Compressing what is kept takes longer than the rest of the keeping. Java's serialization,
     # by which batches go to disk, holds a hundred of them in memory: they must be small.
-    with translated(), held(spark, _COMPRESSES, "false"), held(spark, _BATCH_ROWS, "500"):
+    with (
+        translate_spark_errors(),
+        spark_conf(spark, _COMPRESSES, "false"),
+        spark_conf(spark, _BATCH_ROWS, "500"),
+    ):
         rows.persist(StorageLevel.DISK_ONLY)
     try:
         yield rows

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from icefloe.commands.context import Context, repeated, statement_files
+from icefloe.commands.context import Context, statement_files, with_statement_retries
 from icefloe.commands.replace.written_rows import (
     PartitionSet,
     PartitionSetMatcher,
@@ -43,7 +43,7 @@ def overwrite_partitions(statement: WriteStatement, context: Context) -> DmlResu
     """Replace exactly the partitions, of the current spec, that the new rows lie in."""
     if not _has_older_specs(context.read_state(statement.options.branch)):
         return run(statement, context)
-    return repeated(context, statement.options, lambda: _run(statement, context))
+    return with_statement_retries(context, statement.options, lambda: _run(statement, context))
 
 
 def _has_older_specs(state: TableState) -> bool:

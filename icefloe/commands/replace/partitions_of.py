@@ -31,7 +31,7 @@ from icefloe.schema.partition_values import partition_columns, to_record
 from icefloe.schema.to_spark import spark_schema
 from icefloe.spark import columns
 from icefloe.spark.columns import quote_path, quoted
-from icefloe.spark.errors import translated
+from icefloe.spark.errors import translate_spark_errors
 
 _MOST_PARTITIONS = 1000
 
@@ -65,7 +65,7 @@ def _sources_of(
     """The columns of rows that partitions are made of, in the table's types."""
     frame = as_frame(rows, state, spark)
     tops = {(source_path(state.schema, i) or ("",))[0] for i in wanted}
-    with translated():
+    with translate_spark_errors():
         given = {field.name.lower(): field for field in frame.schema.fields}
     chosen = []
     for field in spark_schema(state.schema).fields:
@@ -85,7 +85,7 @@ def _distinct(rows: DataFrame, spec: PartitionSpec, state: TableState) -> list[l
     names = [columns.partition_field(i) for i in range(len(spec.fields))]
     values = partition_columns(spec, state.schema)
     placed = rows.select(*(v.alias(n) for v, n in zip(values, names, strict=True))).distinct()
-    with translated():
+    with translate_spark_errors():
         found = placed.select(*map(F.col, names)).limit(_MOST_PARTITIONS + 1).collect()
     if len(found) > _MOST_PARTITIONS:
         raise StatementError(

@@ -30,7 +30,7 @@ from icefloe.pruning.comparisons import (
     UNKNOWN,
     Column,
     Comparison,
-    Lowered,
+    FilePredicate,
     all_of,
     any_of,
     compare,
@@ -121,12 +121,12 @@ def _spark_literal(value: Any, kind: PrimitiveType) -> SparkColumn:
             return F.lit(value).cast(spark_type(kind))
 
 
-def as_lowered(predicate: PartitionPredicate) -> Lowered:
+def as_lowered(predicate: PartitionPredicate) -> FilePredicate:
     """The predicate for choosing manifests and files."""
     return _lowered(predicate.tree, predicate, negated=False)
 
 
-def _lowered(node: Node[Any], predicate: PartitionPredicate, *, negated: bool) -> Lowered:
+def _lowered(node: Node[Any], predicate: PartitionPredicate, *, negated: bool) -> FilePredicate:
     match node:
         case Constant(value):
             return ALWAYS if value is not None and value is not negated else NEVER
@@ -142,7 +142,7 @@ def _lowered(node: Node[Any], predicate: PartitionPredicate, *, negated: bool) -
 
 def _lowered_leaf(
     node: Compare[Any] | In[Any] | IsNull, source: SourceColumn, time_zone: str, *, negated: bool
-) -> Lowered:
+) -> FilePredicate:
     if "." in source.name:
         return UNKNOWN  # a nested field, or a name that PyIceberg takes for one
     column = Column(source.name, source.type, time_zone)

@@ -22,7 +22,7 @@ from pyiceberg.types import (
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from icefloe.commands.context import Context, repeated, statement_files
+from icefloe.commands.context import Context, statement_files, with_statement_retries
 from icefloe.commands.input_rows import fit_rows
 from icefloe.commands.plan import Plan, with_footers
 from icefloe.commands.replace.translate import sql_literal
@@ -40,7 +40,7 @@ from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate, plan_files
-from icefloe.pruning.comparisons import UNKNOWN, Column, Comparison, Lowered, all_of, compare
+from icefloe.pruning.comparisons import UNKNOWN, Column, Comparison, FilePredicate, all_of, compare
 from icefloe.results import DmlResult
 from icefloe.scan.scan import Scan
 from icefloe.spark import columns
@@ -57,13 +57,13 @@ class _Keys:
     """The values that new rows have in the key columns, as far as metadata tells."""
 
     partitions: PartitionSet
-    lowered: Lowered
+    lowered: FilePredicate
     are_partitions: bool  # every key column is a partition: a file's rows all match, or none
 
 
 def run_using(statement: UsingStatement, context: Context) -> DmlResult:
     """Replace the rows that share a key with a new row, as at most one snapshot."""
-    return repeated(context, statement.options, lambda: _run(statement, context))
+    return with_statement_retries(context, statement.options, lambda: _run(statement, context))
 
 
 def explain_using(statement: UsingStatement, context: Context) -> Plan:
@@ -159,10 +159,10 @@ def _keys_of(
         return _Keys(partitions, known, are_partitions=True)
     ranges = [_range(field, files, zone) for field in fields]
     inclusive = all_of([known, *ranges]).inclusive
-    return _Keys(partitions, Lowered(inclusive, None), are_partitions=False)
+    return _Keys(partitions, FilePredicate(inclusive, None), are_partitions=False)
 
 
-def _range(field: NestedField, files: Collection[DataFile], zone: str) -> Lowered:
+def _range(field: NestedField, files: Collection[DataFile], zone: str) -> FilePredicate:
     """Between the smallest and the largest value of a column in files, or NULL if they have it."""
     kind, i = field.field_type, field.field_id
     if not isinstance(kind, PrimitiveType) or "." in field.name:
@@ -185,10 +185,12 @@ def _range(field: NestedField, files: Collection[DataFile], zone: str) -> Lowere
     return _between(column, lows, highs, has_nulls=has_nulls)
 
 
-def _between(column: Column, lows: list[Any], highs: list[Any], *, has_nulls: bool) -> Lowered:
+def _between(
+    column: Column, lows: list[Any], highs: list[Any], *, has_nulls: bool
+) -> FilePredicate:
     is_null = IsNull(term=Reference(column.name))
     if not lows:
-        return Lowered(is_null, None)
+        return FilePredicate(is_null, None)
     low = sql_literal(min(lows), column.type)
     high = sql_literal(max(highs), column.type)
     between = all_of(
@@ -197,7 +199,7 @@ def _between(column: Column, lows: list[Any], highs: list[Any], *, has_nulls: bo
             compare(column, Comparison.LESS_OR_EQUAL, high),
         ]
     ).inclusive
-    return Lowered(Or(between, is_null) if has_nulls else between, None)
+    return FilePredicate(Or(between, is_null) if has_nulls else between, None)
 
 
 def _with_keys_of(

@@ -16,8 +16,8 @@ from icefloe.commands.context import (
     Context,
     added_bytes,
     publish_changes,
-    repeated,
     statement_files,
+    with_statement_retries,
 )
 from icefloe.commands.input_rows import fit_rows
 from icefloe.commands.plan import FileAction, Plan, PlannedFile, plan_statement, with_footers
@@ -32,7 +32,7 @@ from icefloe.commands.replace.predicate_bind import PartitionPredicate, bind_pre
 from icefloe.commands.replace.translate import as_condition, as_lowered
 from icefloe.commands.row_changes import RowChange, change_rows
 from icefloe.commands.run import count_live
-from icefloe.commit.conflicts import Guard
+from icefloe.commit.conflicts import ConflictCheck
 from icefloe.commit.publish import already_done
 from icefloe.deletes.dangling import dangling_deletes
 from icefloe.errors import InvalidPredicateError, ParseError
@@ -41,7 +41,7 @@ from icefloe.metadata.files import PartitionKey
 from icefloe.metadata.manifests import schema_for_spec
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate, FilePlan, SkippedFile, plan_files
-from icefloe.pruning.comparisons import UNKNOWN, Lowered, any_of
+from icefloe.pruning.comparisons import UNKNOWN, FilePredicate, any_of
 from icefloe.pruning.file_matcher import FileMatcher
 from icefloe.results import DmlResult
 from icefloe.scan.scan import Scan
@@ -59,7 +59,7 @@ class PartitionPlan:
     """The files that go, and those that stay."""
 
     predicates: tuple[PartitionPredicate, ...]
-    lowered: Lowered
+    lowered: FilePredicate
     removed: tuple[Candidate, ...]
     files: FilePlan
 
@@ -193,7 +193,7 @@ class _RowPlan:
     """A REPLACE WHERE on rows, bound and planned."""
 
     conditions: tuple[Column, ...]
-    lowered: Lowered
+    lowered: FilePredicate
     reads_other_rows: bool
     files: FilePlan
     plan: Plan
@@ -201,7 +201,7 @@ class _RowPlan:
 
 def run_replace(statement: ReplaceStatement, context: Context) -> DmlResult:
     """Replace the rows that the predicates are true for, as at most one snapshot."""
-    result = repeated(context, statement.options, lambda: _run(statement, context))
+    result = with_statement_retries(context, statement.options, lambda: _run(statement, context))
     log.info(
         "replaceWhere %s: %d data files removed, %d added",
         statement.text,
@@ -365,12 +365,16 @@ def _result(changes: FileChanges, written: WrittenRows, files_skipped: int) -> D
 
 
 def _guard(
-    statement: ReplaceStatement, state: TableState, lowered: Lowered, *, reads_other_rows: bool
-) -> Guard:
+    statement: ReplaceStatement,
+    state: TableState,
+    lowered: FilePredicate,
+    *,
+    reads_other_rows: bool,
+) -> ConflictCheck:
     isolation = statement.options.isolation or state.settings.isolation(UpdateKind.DELETE)
     chosen = UNKNOWN if reads_other_rows else lowered
     matcher = FileMatcher(chosen, state.schema, state.metadata.specs())
-    return Guard(isolation, matcher, reads_other_rows)
+    return ConflictCheck(isolation, matcher, reads_other_rows)
 
 
 def _publish(
@@ -378,7 +382,7 @@ def _publish(
     context: Context,
     state: TableState,
     changes: FileChanges,
-    guard: Guard,
+    guard: ConflictCheck,
     result: DmlResult,
     started: float,
 ) -> DmlResult:

@@ -24,7 +24,7 @@ from icefloe.commands.plan import Plan, plan_statement
 from icefloe.commands.replace.partition_match import NULL, values_of
 from icefloe.commands.replace.translate import sql_literal
 from icefloe.commands.row_changes import RowChange, change_rows
-from icefloe.commit.conflicts import Guard
+from icefloe.commit.conflicts import ConflictCheck
 from icefloe.metadata.files import partition_key_of
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate, FilePlan, SkippedFile
@@ -33,7 +33,7 @@ from icefloe.pruning.comparisons import (
     UNKNOWN,
     Column,
     Comparison,
-    Lowered,
+    FilePredicate,
     all_of,
     any_of,
     compare,
@@ -82,7 +82,7 @@ def replace_rows(
     changes = replace(outcome.changes, added_data=(*outcome.changes.added_data, *written.files))
     outcome = replace(outcome, changes=changes, rows_inserted=written.rows)
     result = row_result(plan, outcome)
-    guard = Guard(plan.isolation, removal.matcher)
+    guard = ConflictCheck(plan.isolation, removal.matcher)
     return publish_changes(
         context, state, changes, guard, options, lambda _gone: result, removal.summary
     )
@@ -134,7 +134,7 @@ class PartitionSetMatcher(FileMatcher):
 
     def __init__(
         self,
-        lowered: Lowered,
+        lowered: FilePredicate,
         schema: Schema,
         specs: Mapping[int, PartitionSpec],
         partitions: PartitionSet,
@@ -166,7 +166,9 @@ def without_other_partitions(
     return replace(files, candidates=tuple(kept), skipped=tuple(skipped))
 
 
-def lowered_partitions(state: TableState, partitions: PartitionSet, time_zone: str) -> Lowered:
+def lowered_partitions(
+    state: TableState, partitions: PartitionSet, time_zone: str
+) -> FilePredicate:
     """What rows of the partitions have in common, for files of any spec."""
     schema = state.schema
     fields = partitions.fields
@@ -191,7 +193,7 @@ def lowered_partitions(state: TableState, partitions: PartitionSet, time_zone: s
 
 def _identity(
     schema: Schema, field: PartitionField, keys: Collection[tuple[Any, ...]], time_zone: str
-) -> Lowered:
+) -> FilePredicate:
     column = _column(schema, field, time_zone)
     if column is None or column.may_be_nan:
         return UNKNOWN
@@ -202,7 +204,7 @@ def _identity(
     return any_of(parts)
 
 
-def _lowered(schema: Schema, field: PartitionField, value: Any, time_zone: str) -> Lowered:
+def _lowered(schema: Schema, field: PartitionField, value: Any, time_zone: str) -> FilePredicate:
     """What rows have in common that a field gives `value`."""
     column = _column(schema, field, time_zone)
     if isinstance(field.transform, VoidTransform):
@@ -213,7 +215,7 @@ def _lowered(schema: Schema, field: PartitionField, value: Any, time_zone: str) 
     if values == NULL:
         return is_null(column, negated=False)
     if values.low is None or values.high is None:
-        return Lowered(NotNull(term=Reference(column.name)), None)
+        return FilePredicate(NotNull(term=Reference(column.name)), None)
     if values.is_one:
         return compare(column, Comparison.EQUAL, sql_literal(values.low, column.type))
     up_to = Comparison.LESS if values.below_high else Comparison.LESS_OR_EQUAL
