@@ -14,6 +14,7 @@ from icefloe.commands.replace.using import explain_using, run_using
 from icefloe.commands.replace.where import explain_replace, run_replace
 from icefloe.commands.run import explain, run
 from icefloe.errors import StatementError
+from icefloe.redaction import masked_repr
 from icefloe.results import DmlResult
 from icefloe.spark.expressions import temp_views
 from icefloe.statements import (
@@ -30,6 +31,7 @@ from icefloe.statements import (
 )
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class _Builder:
     _context: Context
@@ -90,6 +92,7 @@ class Update(_Builder):
 # MERGE, call by call; nothing happens before `execute()`.
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class Merge:
     """MERGE: `table.merge(changes, on="target.id = source.id").when_matched()…`.
@@ -143,6 +146,7 @@ class Merge:
         return replace(self, _statement=replace(self._statement, **changes))
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class _Clause:
     _merge: Merge
@@ -211,6 +215,7 @@ def _checked(assignments: Mapping[str, Expression]) -> Mapping[str, Expression]:
 # Fluent replacements: nothing happens before `execute()`.
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class ReplaceWhere:
     """REPLACE WHERE: `table.replace_where("day = DATE '2026-01-31'", rows).execute()`."""
@@ -242,6 +247,7 @@ class ReplaceWhere:
             return run_replace(self._statement, self._context)
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class ReplaceUsing:
     """REPLACE USING: `table.replace_using(["order_id"], rows).execute()`."""

@@ -31,7 +31,7 @@ from icefloe.errors import (
 )
 from icefloe.maintenance.own_files import purge_table
 from icefloe.metadata.table_state import TableState
-from icefloe.redaction import register, reveals, scrubbed
+from icefloe.redaction import redacted, register, reveals, scrubbed
 from icefloe.schema.partition_spec import parse_partition_by, parse_sort_by
 from icefloe.schema.to_iceberg import to_iceberg_schema
 from icefloe.settings import MODE_PROPERTIES, UpdateMode, normalised_properties
@@ -99,7 +99,7 @@ class Lake:
         self.stop()
 
     def __repr__(self) -> str:
-        return f"Lake({self._catalog.name!r})"
+        return redacted(f"Lake({self._catalog.name!r})")
 
     @property
     def spark(self) -> SparkSession:

@@ -11,9 +11,12 @@ import re
 import traceback
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import wraps
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, unquote_plus, urlsplit
+
+_T = TypeVar("_T")
 
 MASK = "*********(redacted)"  # as Spark writes it
 
@@ -105,6 +108,18 @@ def redacted_texts(value: Any) -> Any:
     if type(value) is tuple:
         return tuple(redacted_texts(one) for one in value)
     return redacted(value) if type(value) is str else value
+
+
+def masked_repr(kind: type[_T]) -> type[_T]:
+    """Take secrets out of the repr of a class; stands above `@dataclass`, which writes the repr."""
+    plain = kind.__repr__
+
+    @wraps(plain)
+    def masked(self: _T) -> str:
+        return redacted(plain(self))
+
+    kind.__repr__ = masked  # type: ignore[assignment, method-assign]
+    return kind
 
 
 def reveals(error: BaseException) -> bool:

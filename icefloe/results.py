@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
+from icefloe.redaction import masked_repr
+
 SUMMARY_PREFIX = "icefloe."
 
 
+@masked_repr
 @dataclass(frozen=True)
 class DmlResult:
     """What one statement did. Every number is measured.
@@ -96,6 +99,7 @@ class DmlResult:
         return cls(**values)  # type: ignore[arg-type]
 
 
+@masked_repr
 @dataclass(frozen=True)
 class ExpireResult:
     """What expiring the history of a table did.
@@ -130,6 +134,7 @@ class ExpireResult:
         )
 
 
+@masked_repr
 @dataclass(frozen=True)
 class OrphansResult:
     """Files that nothing refers to; deleted, unless it was a dry run."""

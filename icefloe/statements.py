@@ -11,12 +11,14 @@ from pyspark.sql import Column, DataFrame
 
 from icefloe.errors import InvalidPredicateError, StatementError
 from icefloe.metadata.table_state import MAIN
+from icefloe.redaction import masked_repr
 from icefloe.settings import Isolation, UpdateKind, UpdateMode
 
 Condition: TypeAlias = str | Column
 Expression: TypeAlias = Any  # SQL text, a Column, or a plain Python value that is not a str
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class Options:
     """How a statement runs; None means as the table's properties say."""
@@ -42,6 +44,7 @@ class Options:
         return _READERS[name](value)
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class RowStatement:
     """UPDATE or DELETE: the rows where `where` is true, and their new values."""
@@ -68,6 +71,7 @@ class Then(StrEnum):
     INSERT = "insert"
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class MergeClause:
     """WHEN … [AND condition] THEN …; assignments None stand for every column, by name."""
@@ -94,6 +98,7 @@ class Duplicates(StrEnum):
     FIRST = "first"
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class MergeOptions(Options):
     """How a MERGE runs."""
@@ -103,6 +108,7 @@ class MergeOptions(Options):
     duplicates: Duplicates = Duplicates.ERROR
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class MergeStatement:
     """MERGE: rows of `source` paired with rows of the table, and what becomes of each."""
@@ -137,6 +143,7 @@ class WriteKind(StrEnum):
     TRUNCATE = "truncate"
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class WriteStatement:
     """Rows to add, and what they replace; `rows` fit the table already."""
@@ -225,6 +232,7 @@ class Scope(StrEnum):
     ROWS = "rows"
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class ReplaceOptions(Options):
     """How a REPLACE WHERE runs."""
@@ -240,6 +248,7 @@ class ReplaceOptions(Options):
         )
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class Replacement:
     """Rows that take the place of those a predicate is true for."""
@@ -256,6 +265,7 @@ class Replacement:
             raise InvalidPredicateError(self.predicate, "it is empty: say which rows to replace")
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class ReplaceStatement:
     """REPLACE WHERE: one or more replacements in one commit."""
@@ -270,6 +280,7 @@ class ReplaceStatement:
         return texts[0] if len(texts) == 1 else " OR ".join(f"({text})" for text in texts)
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class UsingStatement:
     """REPLACE USING: rows that take the place of those with the same values in some columns."""

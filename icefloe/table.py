@@ -35,6 +35,7 @@ from icefloe.maintenance.expire import expire_snapshots
 from icefloe.maintenance.orphans import OrphanSearch, remove_orphans
 from icefloe.maintenance.rewrite_manifests import rewrite_manifests
 from icefloe.metadata.table_state import MAIN, TableState, state_of
+from icefloe.redaction import redacted
 from icefloe.results import DmlResult, ExpireResult, OrphansResult, RewriteManifestsResult
 from icefloe.schema.to_spark import spark_schema
 from icefloe.settings import UpdateKind
@@ -65,7 +66,7 @@ class Table:
         self._name = name
 
     def __repr__(self) -> str:
-        return f"Table({self._name!r})"
+        return redacted(f"Table({self._name!r})")
 
     # Facts
 

@@ -8,12 +8,14 @@ from typing import Any
 
 from icefloe.errors import StatementError
 from icefloe.lake import Lake, last_opened
+from icefloe.redaction import masked_repr
 from icefloe.results import DmlResult
 
 _REPLACE_WHERE = "replacewhere"
 _MODES = {"append": "append", "overwrite": "overwrite", _REPLACE_WHERE: "replaceWhere"}
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class Writer:
     """Rows on their way into a table; nothing happens before `save()`."""

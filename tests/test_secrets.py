@@ -12,17 +12,22 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.utils.config import Config
 from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
 from requests import ConnectionError as NoConnectionError
 from sqlalchemy.exc import OperationalError
+from tables import data_files
 from typer.testing import CliRunner
 
 import icefloe
-from icefloe import Lake, errors, redaction
+from icefloe import DmlResult, ExpireResult, Lake, OrphansResult, errors, redaction
 from icefloe.cli.app import app
 from icefloe.cli.shell import guarded
 from icefloe.errors import IcefloeError, StatementError, StorageError
+from icefloe.inspection.log import ReplaceWhereAction
+from icefloe.metadata.table_state import state_of
 from icefloe.redaction import MASK, names_secret, redacted, register
 from icefloe.spark.errors import translate_spark_errors
+from icefloe.sql.parse import parse_statements
 
 MARK = "Zm4rk"
 URI = f"postgresql+psycopg://{MARK}user:{MARK}p%40ss%2Furi@db.example/lake?sslpassword={MARK}query"
@@ -217,9 +222,61 @@ def test_statements_that_name_a_secret(marked, caplog):
         assert_clean(str(error), repr(error), repr(vars(error)))
     table.append([{"id": 1, "s": "a"}])
     plan = table.delete().where(f"s = '{secret}'").explain()
-    assert_clean(str(plan), repr(marked), repr(table), caplog.text)
+    assert_clean(str(plan), repr(plan), repr(marked), repr(table), caplog.text)
     printed = marked.sql(f"EXPLAIN DELETE FROM d.t WHERE s = '{secret}'").collect()
     assert_clean(str(printed))
+
+
+def test_reprs_of_statements_and_plans(marked, spark):
+    """Builders, the statements in them and their plans, with a secret in each of their texts."""
+    secret = f"{MARK}-bearer"
+    table = marked.create_table("d.t", "id BIGINT, s STRING", partition_by=("s",))
+    table.append([{"id": 1, "s": secret}])  # the partition's folder has the secret in its name
+    source = spark.createDataFrame([(1, secret)], "id BIGINT, s STRING")
+    on = f"target.id = source.id AND target.s = '{secret}'"
+    matched = table.merge(source, on=on).when_matched(f"source.s = '{secret}'")
+    options = {"summary": {"job": secret}, "idempotency_key": secret, "branch": secret}
+    where = f"s = '{secret}' AND id > 0"
+    statements = [
+        table.update().set("s", f"'{secret}'").where(where),
+        table.update().set("id", F.lit(secret).cast("bigint")).where(F.col("s") == secret),
+        table.delete().where(where),
+        matched.update({"s": f"'{secret}'"}),
+        table.merge(source, on=on).when_not_matched().insert_all(),
+        table.replace_where(f"s = '{secret}'", source),
+        table.replace_using(["id"], source),
+    ]
+    for statement in statements:
+        with_options = statement.with_options(**options)
+        plan = statement.explain()
+        values = (statement, with_options, with_options._statement, with_options._statement.options,
+                  plan, plan.files, plan.skipped)  # fmt: skip
+        assert_clean(*map(repr, values))
+    assert MASK in repr(statements[0].explain())
+    assert statements[0].explain().where == where  # the value itself stays
+    assert_clean(repr(matched), repr(icefloe.write([{"s": secret}]).option("replaceWhere", secret)))
+    assert_clean(repr(state_of(table.iceberg, "d.t")), repr(data_files(table)))
+
+
+def test_reprs_of_results_and_parsed_statements(marked):
+    path = f"s3://u:{MARK}-proxy@bucket/{MARK}-bearer/x.parquet"
+    own = f"'some.password' = '{MARK}-own'"
+    parsed = parse_statements(
+        f"SELECT '{MARK}-bearer'; CREATE TABLE t (id INT) TBLPROPERTIES ({own}); "
+        f"ALTER TABLE t SET TBLPROPERTIES ({own}); DELETE FROM t WHERE s = '{MARK}-bearer'"
+    )
+    values = [
+        DmlResult(operation=f"{MARK}-bearer"),
+        ExpireResult(files_failed=(path,), files_kept=(path,), refs_removed=(f"{MARK}-bearer",)),
+        OrphansResult(dry_run=True, files=(path,), files_failed=(path,)),
+        ReplaceWhereAction(f"s = '{MARK}-bearer'", 0),
+        parsed,
+        marked.catalog,
+    ]
+    texts = [text for value in values for text in (str(value), repr(value))]
+    assert_clean(*texts)
+    assert not any(f"{MARK}-own" in text for text in texts)
+    assert repr(OrphansResult(dry_run=True)).startswith("OrphansResult(dry_run=True, files=()")
 
 
 def test_properties_of_tables_that_name_secrets_are_masked(marked, spark):

@@ -14,7 +14,7 @@ from icefloe.metadata.table_state import TableState
 from icefloe.parquet.footer import DamagedFileError, EncryptedFileError
 from icefloe.parquet.partial_rewrite import GroupChange, Surgery, cannot_copy
 from icefloe.pruning.candidates import Candidate, FilePlan, SkippedFile
-from icefloe.redaction import redacted
+from icefloe.redaction import masked_repr, redacted
 from icefloe.settings import Isolation, UpdateKind, UpdateMode
 from icefloe.statements import Options, RowStatement
 from icefloe.storage.files import locate
@@ -36,6 +36,7 @@ class FileAction(StrEnum):
     DECIDE = "rewrite or write deletes, by the fraction of rows that goes"
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
     """A file that may hold rows to change."""
@@ -53,6 +54,7 @@ class PlannedFile:
         return f"{self.because}; {self.how}" if self.how else self.because
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a statement would do, without doing it; `str(plan)` is for people."""

@@ -14,6 +14,7 @@ from icefloe.commands.context import Context
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.metadata.table_state import TableState, at_snapshot, snapshot_as_of
 from icefloe.pruning.candidates import Candidate, plan_files
+from icefloe.scan.file_keys import refuse_unplain
 from icefloe.scan.read_guard import guarded
 from icefloe.scan.scan import Scan
 from icefloe.spark import columns as names
@@ -69,6 +70,7 @@ def _travelled(state: TableState, snapshot_id: int | None, as_of: datetime | Non
 
 def _with_locations(rows: DataFrame, files: Sequence[Candidate]) -> DataFrame:
     """Add each row's file as Iceberg spells it, which is not how Spark does."""
+    refuse_unplain(files)
     table = pa.table(
         {
             names.FILE: pa.array([spark_uri(c.path) for c in files], pa.string()),

@@ -19,6 +19,7 @@ from icefloe.commit.conflicts import changes_of
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.manifests import schema_for_spec
 from icefloe.metadata.table_state import TableState, ancestors, at_snapshot
+from icefloe.redaction import masked_repr
 
 _DELETES = {
     DataFileContent.POSITION_DELETES: "position-deletes",
@@ -26,6 +27,7 @@ _DELETES = {
 }
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class ReplaceWhereAction:
     """The marker of a REPLACE WHERE in the log."""

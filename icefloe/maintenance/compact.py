@@ -25,6 +25,7 @@ from icefloe.pruning.candidates import choose_files
 from icefloe.pruning.comparisons import UNKNOWN
 from icefloe.pruning.file_matcher import FileMatcher
 from icefloe.results import DmlResult
+from icefloe.scan.file_keys import refuse_unplain
 from icefloe.scan.scan import Scan
 from icefloe.schema.to_spark import spark_schema
 from icefloe.settings import Isolation
@@ -68,6 +69,7 @@ def _compact(context: Context, where: Condition | None, target: int | None) -> D
     )
     if not removed:
         return result
+    refuse_unplain(source.candidate for source in packing.sources)
     with statement_files(state) as statement_id:
         changes = _changes(scan, files, packing, statement_id, target)
 
@@ -105,6 +107,7 @@ def _chosen(
     scan = Scan.of(context.spark, state, choose_files(state, matcher, files).candidates)
     if condition is None or matcher.tells or not scan.candidates:
         return scan
+    refuse_unplain(scan.candidates)
     with translate_spark_errors(names), reading_by_id(context.spark):
         rows = scan.rows().alias(state.alias).filter(condition)
         found = {row[0] for row in rows.select(columns.FILE).distinct().collect()}

@@ -13,6 +13,8 @@ from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType, ListType, MapType, PrimitiveType, StructType
 
+from icefloe.redaction import masked_repr
+
 # Iceberg's reserved field ids of a position-delete file.
 PATH_FIELD_ID = 2147483546
 POS_FIELD_ID = 2147483545
@@ -46,6 +48,7 @@ def ids_of_columns(schema: Schema, names: Container[str]) -> tuple[frozenset[int
     )
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """A leaf column of a schema: what Parquet calls a column."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from pyiceberg.catalog import Catalog
@@ -24,19 +24,20 @@ from pyiceberg.table.update import (
 from pyiceberg.types import IcebergType, NestedField, PrimitiveType
 
 from icefloe.errors import StatementError, UnsupportedTableError
-from icefloe.redaction import DISTINCT, register
+from icefloe.redaction import DISTINCT, masked_repr, register
 from icefloe.settings import Settings
 
 MAIN = "main"
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class TableState:
     """Metadata of a table at one moment, and the snapshot that is read."""
 
     name: str
-    metadata: TableMetadata
-    io: FileIO
+    metadata: TableMetadata = field(repr=False)  # has the table's properties as they are
+    io: FileIO = field(repr=False)
     snapshot: Snapshot | None
     schema: Schema
     settings: Settings

@@ -12,6 +12,7 @@ from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.comparisons import FilePredicate
 from icefloe.pruning.file_matcher import FileMatcher, Matcher
+from icefloe.redaction import masked_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Candidate:
         return bool(self.position_deletes or self.equality_deletes)
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class SkippedFile:
     """A data file that surely holds no row of interest, and what showed it."""

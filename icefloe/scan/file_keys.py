@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from posixpath import normpath
 from zlib import crc32
 
 from pyspark.sql import Column, DataFrame
@@ -30,8 +31,7 @@ class FileKeys:
     def of(candidates: Iterable[Candidate]) -> FileKeys:
         """Keys that tell all of these files apart."""
         candidates = tuple(candidates)
-        for candidate in candidates:
-            _refuse_unplain(candidate.path)
+        refuse_unplain(candidates)
         uris: dict[FileKey, Candidate] = {spark_uri(c.path): c for c in candidates}
         numbers: dict[FileKey, Candidate] = {_number(str(uri)): c for uri, c in uris.items()}
         if len(numbers) == len(uris):
@@ -77,14 +77,31 @@ def _number(uri: str) -> int:
     return crc32(uri.encode())
 
 
-def _refuse_unplain(location: str) -> None:
-    """Spark reports a file by its plain path: rows of `a/../b` would be those of no file."""
-    if {".", ".."} & set(location.split("/")):
-        raise UnsupportedTableError(
-            f"The table's metadata names the file {location}: a path with '.' or '..' in it may "
-            "lead to another table's folder. icefloe changes no rows of such a file. Compact the "
-            "table with the engine that wrote it."
-        )
+def refuse_unplain(candidates: Iterable[Candidate]) -> None:
+    """Refuse files whose rows cannot be told from those of others.
+
+    Spark reports a file by its plain path: rows of `a/../b` would be those of no file.
+    """
+    for candidate in candidates:
+        if _is_unplain(candidate.path):
+            raise UnsupportedTableError(
+                f"The table's metadata names the file {candidate.path}: a path with '.' or '..' in "
+                "it may lead to another table's folder. icefloe changes no rows of such a file, "
+                "and reads it only where no deletes apply, '_file' is not asked for and no other "
+                "path names the same file. Compact the table with the engine that wrote it."
+            )
+
+
+def refuse_second_names(candidates: Sequence[Candidate]) -> None:
+    """Refuse to read a file under two names at once: Spark would give its rows once."""
+    if any(_is_unplain(candidate.path) for candidate in candidates):
+        plain = {normpath(spark_uri(candidate.path)) for candidate in candidates}
+        if len(plain) < len(candidates):
+            refuse_unplain(candidates)
+
+
+def _is_unplain(location: str) -> bool:
+    return "/." in location and not {".", ".."}.isdisjoint(location.split("/"))
 
 
 # -------------------------------------------------------------------------------------------------

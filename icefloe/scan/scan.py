@@ -35,7 +35,7 @@ from icefloe.scan.columns import (
     physical_layouts,
     under_own_name,
 )
-from icefloe.scan.file_keys import FileKeys
+from icefloe.scan.file_keys import FileKeys, refuse_second_names, refuse_unplain
 from icefloe.schema.to_spark import spark_schema, spark_type
 from icefloe.spark import columns
 from icefloe.spark.columns import quote, quoted, selected
@@ -146,7 +146,10 @@ class Scan:
     ) -> DataFrame:
         """Rows of files that have deletes, or of which some positions are wanted."""
         rows = self._read(files, layout, self._hidden_fields(files), {**_PLACE, **_SIZE})
-        rows = _with_facts(rows, self._facts(files, only), _told_apart_by(files))
+        key = _told_apart_by(files)
+        if key == columns.FILE:
+            refuse_unplain(files)
+        rows = _with_facts(rows, self._facts(files, only), key)
         rows = rows.filter(f"NOT {_has_bit(columns.DELETED)}")
         rows = self._without_equality_deleted(rows, files)
         visible = self._visible(files)
@@ -168,6 +171,7 @@ class Scan:
         hidden: list[NestedField],
         metadata: Mapping[str, str],
     ) -> DataFrame:
+        refuse_second_names(files)
         schema = self.state.schema
         fields = (*schema.fields, *hidden)
         # Spark takes `coalesce` of one value away again, but the field's id is not on its result.

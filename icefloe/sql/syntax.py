@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
+from icefloe.redaction import masked_repr
 from icefloe.statements import Then, When
 
 Name: TypeAlias = tuple[str, ...]
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class Slice:
     """A part of the text, and where it stands in the whole."""
@@ -172,7 +174,7 @@ class CreateTable:
     query: Slice | None
     partition_by: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()
-    properties: dict[str, str] = field(default_factory=dict)
+    properties: dict[str, str] = field(default_factory=dict, repr=False)
     if_not_exists: bool = False
 
 
@@ -198,7 +200,7 @@ class SetProperties:
     """ALTER TABLE … SET TBLPROPERTIES."""
 
     table: Name
-    properties: dict[str, str]
+    properties: dict[str, str] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
