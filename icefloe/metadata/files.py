@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions.visitors import (
+    _InclusiveMetricsEvaluator,
+    _ManifestEvalVisitor,
+    _StrictMetricsEvaluator,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestFile
 from pyiceberg.schema import Schema, index_by_id
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import VoidTransform
@@ -205,3 +212,29 @@ class DeleteIndex:
         """Equality-delete files that apply to rows of `data`."""
         found = self.equality.get(data.partition_key, ()) + self.global_equality
         return tuple(d for d in found if d.sequence_number > data.sequence_number)
+
+
+# PyIceberg's evaluators of file and manifest metrics, which it keeps private
+
+
+def inclusive_metrics_test(
+    schema: Schema, expression: BooleanExpression
+) -> Callable[[DataFile], bool]:
+    """A test whether a file's metrics allow a row for which the expression is TRUE."""
+    return _InclusiveMetricsEvaluator(schema, expression).eval
+
+
+def strict_metrics_test(
+    schema: Schema, expression: BooleanExpression
+) -> Callable[[DataFile], bool]:
+    """A test whether a file's metrics prove that the expression is TRUE for every row."""
+    return _StrictMetricsEvaluator(schema, expression).eval
+
+
+def partition_summaries_test(
+    partition_schema: Schema, projected: BooleanExpression
+) -> Callable[[ManifestFile], bool]:
+    """A test whether a manifest's partition summaries allow a partition that matches."""
+    evaluator = _ManifestEvalVisitor(partition_schema, projected, case_sensitive=True)
+    # The evaluator stores the manifest that it evaluates; a copy keeps the test without state.
+    return lambda manifest: copy(evaluator).eval(manifest)

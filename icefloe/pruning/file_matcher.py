@@ -8,7 +8,6 @@ state. Whatever goes wrong in them is doubt, and doubt keeps a file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from copy import copy
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -32,9 +31,6 @@ from pyiceberg.expressions import (
 from pyiceberg.expressions.visitors import (
     IN_PREDICATE_LIMIT,
     BooleanExpressionVisitor,
-    _InclusiveMetricsEvaluator,
-    _ManifestEvalVisitor,
-    _StrictMetricsEvaluator,
     expression_evaluator,
     inclusive_projection,
     strict_projection,
@@ -45,7 +41,12 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 
-from icefloe.pruning.conditions import FilePredicate
+from icefloe.metadata.files import (
+    inclusive_metrics_test,
+    partition_summaries_test,
+    strict_metrics_test,
+)
+from icefloe.pruning.comparisons import FilePredicate
 
 T = TypeVar("T")
 Test = Callable[[T], bool]
@@ -92,7 +93,7 @@ class FileMatcher:
         self._conjuncts = tuple(_conjuncts(_demand_values(lowered.exact)))
         self._metrics_may_match = _prepare(self._inclusive_metrics)
         self._metrics_surely_match = tuple(
-            _prepare(partial(_strict_metrics, self._schema, part)) for part in self._conjuncts
+            _prepare(partial(strict_metrics_test, self._schema, part)) for part in self._conjuncts
         )
         self._partition_tests: dict[int, _PartitionTests] = {}
 
@@ -135,7 +136,7 @@ class FileMatcher:
 
     def _inclusive_metrics(self) -> Test[DataFile]:
         expression = visit(self._lowered.inclusive, _LargeInAsRange())
-        return _InclusiveMetricsEvaluator(self._schema, expression).eval
+        return inclusive_metrics_test(self._schema, expression)
 
     def _tests_of(self, spec_id: int) -> _PartitionTests:
         if spec_id not in self._partition_tests:
@@ -155,7 +156,7 @@ class FileMatcher:
     def _manifest_test(self, spec: PartitionSpec) -> Test[ManifestFile]:
         partition_schema = Schema(*spec.partition_type(self._schema).fields)
         projected = inclusive_projection(self._schema, spec)(self._lowered.inclusive)
-        evaluator = _ManifestEvalVisitor(partition_schema, projected, case_sensitive=True)
+        summaries_may_match = partition_summaries_test(partition_schema, projected)
 
         def may_match(manifest: ManifestFile) -> bool:
             summaries = manifest.partitions
@@ -163,7 +164,7 @@ class FileMatcher:
                 return True
             if not all(_is_complete(summary) for summary in summaries):
                 return True
-            return copy(evaluator).eval(manifest)  # it keeps the manifest it looks at
+            return summaries_may_match(manifest)
 
         return may_match
 
@@ -183,10 +184,6 @@ class _PartitionTests:
     manifest_may_match: Test[ManifestFile] | None
     may_match: Test[DataFile] | None
     surely_match: tuple[Test[DataFile] | None, ...]  # one per conjunct
-
-
-def _strict_metrics(schema: Schema, part: BooleanExpression) -> Test[DataFile]:
-    return _StrictMetricsEvaluator(schema, part).eval
 
 
 def _prepare(build: Callable[[], T]) -> T | None:
