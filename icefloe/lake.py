@@ -34,7 +34,7 @@ from icefloe.metadata.table_state import TableState
 from icefloe.redaction import redacted, register, reveals, scrubbed
 from icefloe.schema.partition_spec import parse_partition_by, parse_sort_by
 from icefloe.schema.to_iceberg import to_iceberg_schema
-from icefloe.settings import MODE_PROPERTIES, UpdateMode, normalised_properties
+from icefloe.settings import MODE_PROPERTIES, UpdateMode, properties_to_store
 from icefloe.spark.expressions import resolve_tables
 from icefloe.spark.session import session_of, started
 from icefloe.spark.table_names import DEFAULT_NAMESPACE
@@ -170,7 +170,7 @@ class Lake:
         spec = parse_partition_by(partition_by, iceberg_schema)
         order = parse_sort_by(sort_by, iceberg_schema)
         modes = dict.fromkeys(MODE_PROPERTIES, UpdateMode.MERGE_ON_READ.value)
-        stored = normalised_properties({**modes, **(properties or {})})
+        stored = properties_to_store({**modes, **(properties or {})})
         self.create_namespace(full.rpartition(".")[0])
         try:
             self._catalog.create_table(

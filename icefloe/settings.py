@@ -1,29 +1,37 @@
-"""Every table property icefloe reads, typed, in one place."""
+"""The table properties that icefloe reads.
+
+Each property is declared once, as a field of `Settings` or `RetryPolicy`: its name, the values it
+takes, its default and what it sets. Reading, validation and docs/properties.md follow from that.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from icefloe.errors import StatementError, UnsupportedTableError
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
-_INT, _LONG = 2**31 - 1, 2**63 - 1  # Java's, which other engines read the properties as
-_LEVELS = (-131_072, 22)  # zstd's, which has the most
-_MOST_DOUBLINGS = 64
-_DAY_MS = 24 * 60 * 60 * 1000
 INLINE = "icefloe.inline.enabled"
 
-_METRICS_KEYS = ("write.metadata.metrics.default", "write.metadata.metrics.column.")
-_METRICS = re.compile(r"none|counts|full|truncate\(\d+\)", re.IGNORECASE)
+_PROPERTY = "table property"  # the key in a field's metadata
+_INT, _LONG = 2**31 - 1, 2**63 - 1  # Java's types, as which other engines read the properties
+_LEVELS = (-131_072, 22)  # of zstd, which has the widest range
+_MAX_DOUBLINGS = 64
+_DAY_MS = 24 * 60 * 60 * 1000
+
+
+# -------------------------------------------------------------------------------------------------
+# Choices
 
 
 class UpdateMode(StrEnum):
-    """How a statement changes rows: Iceberg's two ways, and a choice per file."""
+    """How a statement changes rows: Iceberg's two ways, or a choice per file."""
 
     MERGE_ON_READ = "merge-on-read"
     COPY_ON_WRITE = "copy-on-write"
@@ -41,10 +49,10 @@ class UpdateMode(StrEnum):
 
 
 class AutoBy(StrEnum):
-    """What `auto` weighs before it writes a file anew."""
+    """What `auto` compares before it rewrites a file."""
 
-    ROWS = "rows"  # how many of the file's rows go
-    BYTES = "bytes"  # also what has to be encoded and what can be copied
+    ROWS = "rows"  # how many of the file's rows change
+    BYTES = "bytes"  # also how many bytes are encoded and how many can be copied
 
 
 class UpdateKind(StrEnum):
@@ -56,7 +64,7 @@ class UpdateKind(StrEnum):
 
 
 class Isolation(StrEnum):
-    """What a statement promises about rows that other writers add meanwhile."""
+    """What a statement guarantees about rows that other writers add concurrently."""
 
     SERIALIZABLE = "serializable"
     SNAPSHOT = "snapshot"
@@ -72,125 +80,262 @@ class Isolation(StrEnum):
             ) from None
 
 
+# -------------------------------------------------------------------------------------------------
+# How the text of a property is read
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyValues(Generic[T_co]):
+    """The values that a property takes."""
+
+    expected: str
+    parse: Callable[[str], T_co]  # raises ValueError, or OverflowError with the limit
+
+    def read(self, name: str, text: str) -> T_co:
+        """The value of property `name`; raises StatementError if it takes no such value."""
+        try:
+            return self.parse(text)
+        except (ValueError, OverflowError, StatementError) as error:
+            expected = error if isinstance(error, OverflowError) else self.expected
+            raise StatementError(
+                f"Invalid value {text!r} for table property {name!r}: expected {expected}"
+            ) from error
+
+
+def _integer(least: int, most: int = _LONG) -> PropertyValues[int]:
+    def parse(text: str) -> int:
+        if (number := int(text)) > most:
+            raise OverflowError(f"an integer <= {most}")
+        if number < least:
+            raise ValueError
+        return number
+
+    return PropertyValues(f"an integer >= {least}", parse)
+
+
+def _one_of(values: Mapping[str, T]) -> PropertyValues[T]:
+    """These words, in any case."""
+
+    def parse(text: str) -> T:
+        if text.lower() not in values:
+            raise ValueError
+        return values[text.lower()]
+
+    *others, last = map(repr, values)
+    return PropertyValues(f"{', '.join(others)} or {last}", parse)
+
+
+def _parse_seconds(milliseconds: str) -> float:
+    return _COUNT.parse(milliseconds) / 1000
+
+
+def _parse_level(text: str) -> int | None:
+    if text == "null":
+        return None
+    if not _LEVELS[0] <= int(text) <= _LEVELS[1]:
+        raise ValueError
+    return int(text)
+
+
+def _parse_fraction(text: str) -> float:
+    if not 0 <= float(text) <= 1:
+        raise ValueError
+    return float(text)
+
+
+def _parse_metrics(text: str) -> str:
+    if not re.fullmatch(r"none|counts|full|truncate\(\d+\)", text.strip(), re.IGNORECASE):
+        raise ValueError
+    return text
+
+
+_MODE = PropertyValues("'merge-on-read', 'copy-on-write' or 'auto'", UpdateMode.parse)
+_ISOLATION = _one_of({level.value: level for level in Isolation})
+_AUTO_BY = _one_of({choice.value: choice for choice in AutoBy})
+_BOOLEAN = _one_of({"true": True, "false": False})
+_PER_FILE = _one_of({"file": True, "partition": False})
+_CODEC = _one_of(
+    {codec: codec for codec in ("zstd", "gzip", "snappy", "brotli", "lz4")}
+    | {"uncompressed": "none"}
+)
+_TEXT = PropertyValues("text", str)
+_SIZE = _integer(1)
+_AGE = _integer(0)
+_COUNT = _integer(0, _INT)
+_SECONDS = PropertyValues(_COUNT.expected, _parse_seconds)
+_LEVEL = PropertyValues(f"an integer from {_LEVELS[0]} to {_LEVELS[1]}, or 'null'", _parse_level)
+_FRACTION = PropertyValues("a number from 0 to 1", _parse_fraction)
+_METRICS = PropertyValues("none, counts, full or truncate(n)", _parse_metrics)
+_METRICS_NAMES = ("write.metadata.metrics.default", "write.metadata.metrics.column.")
+
+
+# -------------------------------------------------------------------------------------------------
+# The properties
+
+
+@dataclass(frozen=True, slots=True)
+class TableProperty(Generic[T_co]):
+    """One table property, as it is declared and documented."""
+
+    name: str
+    values: PropertyValues[T_co]
+    default: str | None  # as it would be written; None: not set
+    description: str
+
+
+def _property(name: str, values: PropertyValues[T], default: str | None, description: str) -> T:
+    """A dataclass field that is read from a table property."""
+    declared = TableProperty(name, values, default, description)
+    value: Any = None if default is None else values.parse(default)
+    setting: T = field(default=value, metadata={_PROPERTY: declared})
+    return setting
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how long to try again after a lost race."""
+    """How often and how long a commit is retried after another writer committed first."""
 
-    retries: int = 4
-    min_wait_s: float = 0.1
-    max_wait_s: float = 60.0
-    total_s: float = 1800.0
+    retries: int = _property(
+        "commit.retry.num-retries", _COUNT, "4", "Retries of a commit after concurrent commits."
+    )
+    min_wait_s: float = _property(
+        "commit.retry.min-wait-ms", _SECONDS, "100", "Wait before the first retry; doubles."
+    )
+    max_wait_s: float = _property(
+        "commit.retry.max-wait-ms", _SECONDS, "60000", "Longest wait before a retry."
+    )
+    total_s: float = _property(
+        "commit.retry.total-timeout-ms", _SECONDS, "1800000", "Time after which no retry starts."
+    )
 
     def wait_s(self, attempt: int) -> float:
         """The wait after failed attempt `attempt` (from 0), doubling up to the maximum."""
         # After so many doublings a millisecond exceeds every maximum, and 2.0**1024 overflows.
-        return min(self.max_wait_s, self.min_wait_s * 2.0 ** min(attempt, _MOST_DOUBLINGS))
+        return min(self.max_wait_s, self.min_wait_s * 2.0 ** min(attempt, _MAX_DOUBLINGS))
 
 
 @dataclass(frozen=True)
 class Settings:
     """The properties of a table, with Iceberg's defaults where it has one."""
 
-    delete_mode: UpdateMode = UpdateMode.MERGE_ON_READ
-    update_mode: UpdateMode = UpdateMode.MERGE_ON_READ
-    merge_mode: UpdateMode = UpdateMode.MERGE_ON_READ
-    delete_isolation: Isolation = Isolation.SERIALIZABLE
-    update_isolation: Isolation = Isolation.SERIALIZABLE
-    merge_isolation: Isolation = Isolation.SERIALIZABLE
-    target_file_bytes: int = 536_870_912
-    row_group_bytes: int = 33_554_432
-    row_group_rows: int = 1_048_576
-    page_bytes: int = 1_048_576
-    dictionary_bytes: int = 2_097_152
-    compression: str = "zstd"
-    compression_level: int | None = None
-    manifest_compression: str = "gzip"
-    deletes_per_file: bool = False  # else one delete file per partition
-    auto_rewrite_fraction: float = 0.3
-    auto_by: AutoBy = AutoBy.ROWS
-    merge_manifests: bool = True
-    min_manifests_to_merge: int = 100
-    manifest_target_bytes: int = 8_388_608
-    gc_enabled: bool = True  # else no file may be deleted: other tables may use them
-    max_snapshot_age_ms: int = 5 * _DAY_MS
-    min_snapshots_to_keep: int = 1
-    max_ref_age_ms: int | None = None  # None: for ever
-    inline_enabled: bool = False
+    delete_mode: UpdateMode = _property(
+        "write.delete.mode", _MODE, "merge-on-read", "How DELETE changes rows."
+    )
+    update_mode: UpdateMode = _property(
+        "write.update.mode", _MODE, "merge-on-read", "How UPDATE changes rows."
+    )
+    merge_mode: UpdateMode = _property(
+        "write.merge.mode", _MODE, "merge-on-read", "How MERGE changes rows."
+    )
+    delete_isolation: Isolation = _property(
+        "write.delete.isolation-level",
+        _ISOLATION,
+        "serializable",
+        "Whether DELETE conflicts with rows that were added concurrently.",
+    )
+    update_isolation: Isolation = _property(
+        "write.update.isolation-level",
+        _ISOLATION,
+        "serializable",
+        "Whether UPDATE conflicts with rows that were added concurrently.",
+    )
+    merge_isolation: Isolation = _property(
+        "write.merge.isolation-level",
+        _ISOLATION,
+        "serializable",
+        "Whether MERGE conflicts with rows that were added concurrently.",
+    )
+    target_file_bytes: int = _property(
+        "write.target-file-size-bytes", _SIZE, "536870912", "Size at which a data file ends."
+    )
+    row_group_bytes: int = _property(
+        "write.parquet.row-group-size-bytes", _SIZE, "33554432", "Size at which a row group ends."
+    )
+    row_group_rows: int = _property(
+        "write.parquet.row-group-limit", _SIZE, "1048576", "Most rows of a row group."
+    )
+    page_bytes: int = _property(
+        "write.parquet.page-size-bytes", _SIZE, "1048576", "Size at which a page ends."
+    )
+    dictionary_bytes: int = _property(
+        "write.parquet.dict-size-bytes", _SIZE, "2097152", "Largest dictionary page of a column."
+    )
+    compression: str = _property(
+        "write.parquet.compression-codec", _CODEC, "zstd", "Codec of data and delete files."
+    )
+    compression_level: int | None = _property(
+        "write.parquet.compression-level", _LEVEL, None, "Level of the codec; its own if not set."
+    )
+    manifest_compression: str = _property(
+        "write.avro.compression-codec", _TEXT, "gzip", "Codec of manifests and manifest lists."
+    )
+    deletes_per_file: bool = _property(
+        "write.delete.granularity",
+        _PER_FILE,
+        "partition",
+        "Whether a delete file covers one data file or all of a partition.",
+    )
+    auto_rewrite_fraction: float = _property(
+        "icefloe.auto.rewrite-fraction",
+        _FRACTION,
+        "0.3",
+        "Fraction of changed rows above which `auto` rewrites a file instead of writing deletes.",
+    )
+    auto_by: AutoBy = _property(
+        "icefloe.auto.choose-by",
+        _AUTO_BY,
+        "rows",
+        "Whether `auto` also compares the bytes to encode with the bytes to copy.",
+    )
+    merge_manifests: bool = _property(
+        "commit.manifest-merge.enabled", _BOOLEAN, "true", "Whether commits merge small manifests."
+    )
+    min_manifests_to_merge: int = _property(
+        "commit.manifest.min-count-to-merge",
+        _SIZE,
+        "100",
+        "Number of manifests from which commits merge them.",
+    )
+    manifest_target_bytes: int = _property(
+        "commit.manifest.target-size-bytes", _SIZE, "8388608", "Size of merged manifests."
+    )
+    gc_enabled: bool = _property(
+        "gc.enabled",
+        _BOOLEAN,
+        "true",
+        "Whether files may be deleted; set it to false if other tables use them.",
+    )
+    max_snapshot_age_ms: int = _property(
+        "history.expire.max-snapshot-age-ms",
+        _AGE,
+        str(5 * _DAY_MS),
+        "Age from which snapshots expire.",
+    )
+    min_snapshots_to_keep: int = _property(
+        "history.expire.min-snapshots-to-keep",
+        _SIZE,
+        "1",
+        "Snapshots of each branch that never expire.",
+    )
+    max_ref_age_ms: int | None = _property(
+        "history.expire.max-ref-age-ms",
+        _AGE,
+        None,
+        "Age from which branches and tags expire; never if not set.",
+    )
+    inline_enabled: bool = _property(
+        INLINE, _BOOLEAN, "false", "Reserved for an inline tier, which this version does not have."
+    )
     retry: RetryPolicy = RetryPolicy()
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Settings:
         """Read a table's properties; a value that cannot be read raises StatementError."""
-        return cls(
-            delete_mode=_read(properties, "write.delete.mode", UpdateMode.parse, cls.delete_mode),
-            update_mode=_read(properties, "write.update.mode", UpdateMode.parse, cls.update_mode),
-            merge_mode=_read(properties, "write.merge.mode", UpdateMode.parse, cls.merge_mode),
-            delete_isolation=_isolation(properties, UpdateKind.DELETE),
-            update_isolation=_isolation(properties, UpdateKind.UPDATE),
-            merge_isolation=_isolation(properties, UpdateKind.MERGE),
-            target_file_bytes=_read(
-                properties, "write.target-file-size-bytes", _size, cls.target_file_bytes
-            ),
-            row_group_bytes=_read(
-                properties, "write.parquet.row-group-size-bytes", _size, cls.row_group_bytes
-            ),
-            row_group_rows=_read(
-                properties, "write.parquet.row-group-limit", _size, cls.row_group_rows
-            ),
-            page_bytes=_read(properties, "write.parquet.page-size-bytes", _size, cls.page_bytes),
-            dictionary_bytes=_read(
-                properties, "write.parquet.dict-size-bytes", _size, cls.dictionary_bytes
-            ),
-            compression=_read(
-                properties, "write.parquet.compression-codec", _codec, cls.compression
-            ),
-            compression_level=_read(
-                properties, "write.parquet.compression-level", _level, cls.compression_level
-            ),
-            manifest_compression=properties.get(
-                "write.avro.compression-codec", cls.manifest_compression
-            ),
-            deletes_per_file=_read(
-                properties, "write.delete.granularity", _granularity, cls.deletes_per_file
-            ),
-            auto_rewrite_fraction=_read(
-                properties, "icefloe.auto.rewrite-fraction", _fraction, cls.auto_rewrite_fraction
-            ),
-            auto_by=_read(properties, "icefloe.auto.choose-by", _auto_by, cls.auto_by),
-            merge_manifests=_read(
-                properties, "commit.manifest-merge.enabled", _boolean, cls.merge_manifests
-            ),
-            min_manifests_to_merge=_read(
-                properties, "commit.manifest.min-count-to-merge", _size, cls.min_manifests_to_merge
-            ),
-            manifest_target_bytes=_read(
-                properties, "commit.manifest.target-size-bytes", _size, cls.manifest_target_bytes
-            ),
-            gc_enabled=_read(properties, "gc.enabled", _boolean, cls.gc_enabled),
-            max_snapshot_age_ms=_read(
-                properties, "history.expire.max-snapshot-age-ms", _count, cls.max_snapshot_age_ms
-            ),
-            min_snapshots_to_keep=_read(
-                properties,
-                "history.expire.min-snapshots-to-keep",
-                _size,
-                cls.min_snapshots_to_keep,
-            ),
-            max_ref_age_ms=_read(
-                properties, "history.expire.max-ref-age-ms", _count, cls.max_ref_age_ms
-            ),
-            inline_enabled=_read(properties, INLINE, _boolean, cls.inline_enabled),
-            retry=RetryPolicy(
-                retries=_read(properties, "commit.retry.num-retries", _int_count, 4),
-                min_wait_s=_read(properties, "commit.retry.min-wait-ms", _int_count, 100) / 1000,
-                max_wait_s=_read(properties, "commit.retry.max-wait-ms", _int_count, 60_000) / 1000,
-                total_s=_read(properties, "commit.retry.total-timeout-ms", _int_count, 1_800_000)
-                / 1000,
-            ),
-        )
+        values = _read(_SETTINGS, properties)
+        return cls(**values, retry=RetryPolicy(**_read(_RETRIES, properties)))
 
     def mode(self, kind: UpdateKind) -> UpdateMode:
-        """The write mode the table asks for, for one kind of statement."""
+        """The write mode that the table sets for one kind of statement."""
         modes = {
             UpdateKind.DELETE: self.delete_mode,
             UpdateKind.UPDATE: self.update_mode,
@@ -199,7 +344,7 @@ class Settings:
         return modes[kind]
 
     def isolation(self, kind: UpdateKind) -> Isolation:
-        """The isolation level the table asks for, for one kind of statement."""
+        """The isolation level that the table sets for one kind of statement."""
         levels = {
             UpdateKind.DELETE: self.delete_isolation,
             UpdateKind.UPDATE: self.update_isolation,
@@ -208,115 +353,43 @@ class Settings:
         return levels[kind]
 
 
-class _Asked(dict[str, str]):
-    """Properties of no value that remember which names were asked for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self.names.append(key)
-        return default
+def _declared_in(cls: type[Settings | RetryPolicy]) -> dict[str, TableProperty[Any]]:
+    """The table properties of a dataclass, by field."""
+    return {f.name: f.metadata[_PROPERTY] for f in fields(cls) if _PROPERTY in f.metadata}
 
 
-def known_properties() -> tuple[str, ...]:
-    """The name of every property that is read here."""
-    asked = _Asked()
-    Settings.of(asked)
-    return tuple(asked.names)
+def _read(
+    declared: Mapping[str, TableProperty[Any]], properties: Mapping[str, str]
+) -> dict[str, Any]:
+    """The values of the fields that a table sets."""
+    return {
+        attribute: one.values.read(one.name, properties[one.name])
+        for attribute, one in declared.items()
+        if one.name in properties
+    }
 
 
-MODE_PROPERTIES = tuple(f"write.{kind.value}.mode" for kind in UpdateKind)
+_SETTINGS, _RETRIES = _declared_in(Settings), _declared_in(RetryPolicy)
+TABLE_PROPERTIES = (*_SETTINGS.values(), *_RETRIES.values())
+MODE_PROPERTIES = tuple(one.name for one in TABLE_PROPERTIES if one.values is _MODE)
 
 
-def normalised_properties(properties: Mapping[str, object]) -> dict[str, str]:
-    """Properties as they are stored: text, modes in Iceberg's spelling, bad values refused."""
-    texts = {key: _text(value) for key, value in properties.items()}
-    for key in MODE_PROPERTIES:
-        if key in texts:
-            texts[key] = _read(texts, key, UpdateMode.parse, UpdateMode.MERGE_ON_READ).value
-    if Settings.of(texts).inline_enabled:
+def properties_to_store(properties: Mapping[str, object]) -> dict[str, str]:
+    """Validate properties: as text, with modes in Iceberg's spelling."""
+    texts = {name: _text(value) for name, value in properties.items()}
+    settings = Settings.of(texts)
+    if settings.inline_enabled:
         raise UnsupportedTableError(
             f"Table property {INLINE!r} is true, but this version of icefloe has no inline tier. "
-            "Leave it out: insert() then writes data files, as append() does."
+            "Remove it: insert() then writes data files, as append() does."
         )
-    for key, text in texts.items():
-        if key.startswith(_METRICS_KEYS) and not _METRICS.fullmatch(text.strip()):
-            raise StatementError(
-                f"Table property {key!r} has the value {text!r}: use none, counts, full or "
-                "truncate(n)."
-            )
+    for name, text in texts.items():
+        if name in MODE_PROPERTIES:
+            texts[name] = _MODE.read(name, text).value
+        elif name.startswith(_METRICS_NAMES):
+            _METRICS.read(name, text)
     return texts
 
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _isolation(properties: Mapping[str, str], kind: UpdateKind) -> Isolation:
-    key = f"write.{kind.value}.isolation-level"
-    return _read(properties, key, Isolation.parse, Isolation.SERIALIZABLE)
-
-
-def _read(properties: Mapping[str, str], key: str, convert: Callable[[str], T], default: T) -> T:
-    text = properties.get(key)
-    if text is None:
-        return default
-    try:
-        return convert(text)
-    except (ValueError, StatementError) as wrong:
-        raise StatementError(f"Table property {key!r} has the value {text!r}: {wrong}") from wrong
-
-
-def _codec(text: str) -> str:
-    codecs = ("zstd", "gzip", "snappy", "brotli", "lz4", "uncompressed")
-    if text.lower() not in codecs:
-        raise ValueError(f"use one of {', '.join(codecs)}")
-    return "none" if text.lower() == "uncompressed" else text.lower()
-
-
-def _level(text: str) -> int | None:
-    return None if text == "null" else _within(text, *_LEVELS)
-
-
-def _count(text: str) -> int:
-    return _within(text, 0, _LONG)
-
-
-def _int_count(text: str) -> int:
-    return _within(text, 0, _INT)
-
-
-def _size(text: str) -> int:
-    return _within(text, 1, _LONG)
-
-
-def _within(text: str, least: int, most: int) -> int:
-    if not least <= int(text) <= most:
-        raise ValueError(f"use a number from {least} to {most}")
-    return int(text)
-
-
-def _fraction(text: str) -> float:
-    if not 0 <= float(text) <= 1:
-        raise ValueError("use a number from 0 to 1")
-    return float(text)
-
-
-def _granularity(text: str) -> bool:
-    if text.lower() not in ("file", "partition"):
-        raise ValueError("use 'file' or 'partition'")
-    return text.lower() == "file"
-
-
-def _auto_by(text: str) -> AutoBy:
-    if text.lower() not in tuple(AutoBy):
-        raise ValueError("use 'rows' or 'bytes'")
-    return AutoBy(text.lower())
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError("use 'true' or 'false'")
-    return text.lower() == "true"

@@ -30,7 +30,7 @@ from icefloe.file_changes import FileChanges, RemoveFiles
 from icefloe.metadata.files import unpartitioned_specs
 from icefloe.scan import scan as scan_module
 from icefloe.scan.file_keys import FileKeys, by_file
-from icefloe.settings import RetryPolicy, Settings, known_properties
+from icefloe.settings import RetryPolicy
 from icefloe.spark import columns
 from icefloe.statements import RowStatement
 from icefloe.tasks import old_file
@@ -367,28 +367,6 @@ def test_d6_lost_races_are_retried_by_the_policy():
         with_retries(attempt, RetryPolicy(retries=2), sleep=waits.append)
     with pytest.raises(LostRaceError):
         with_retries(attempt, RetryPolicy(total_s=0.05), sleep=waits.append)
-
-
-def test_waits_of_many_retries_stay_at_the_maximum():
-    """14: 2.0**1024 overflows."""
-    policy = RetryPolicy(retries=2**31 - 1, min_wait_s=0.001, max_wait_s=60.0)
-    assert {policy.wait_s(attempt) for attempt in (1023, 1024, 10**9)} == {60.0}
-    assert RetryPolicy(min_wait_s=0.0).wait_s(5000) == 0.0
-    assert RetryPolicy(min_wait_s=0.001, max_wait_s=(2**31 - 1) / 1000).wait_s(64) == 2147483.647
-
-
-@pytest.mark.parametrize("value", ["-1", "1e400", "nan", "inf", "0x10", "", str(10**400)])
-def test_numbers_that_no_engine_reads_are_refused_by_name(value):
-    """14: huge and negative numbers fail when a property is read, not in a commit or a wait."""
-    refused = []
-    for key in known_properties():
-        try:
-            Settings.of({key: value})
-        except errors.StatementError as error:
-            assert key in str(error)
-            refused.append(key)
-    levels = {"write.parquet.compression-level"} if value == "-1" else set()  # zstd has such
-    assert set(known_properties()) - set(refused) == {"write.avro.compression-codec"} | levels
 
 
 def test_u32_t30_cost_follows_the_files_touched(table_of, mode, partition_by):

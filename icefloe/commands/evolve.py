@@ -28,7 +28,7 @@ from icefloe.metadata.table_state import TableState, at_snapshot, snapshot_as_of
 from icefloe.redaction import scrubbed
 from icefloe.schema.partition_spec import parse_partition_by
 from icefloe.schema.to_iceberg import to_iceberg_schema
-from icefloe.settings import normalised_properties
+from icefloe.settings import properties_to_store
 from icefloe.spark import columns
 from icefloe.spark.columns import quote
 
@@ -37,7 +37,7 @@ _FORMAT_VERSION = "format-version"
 
 def set_properties(table: IcebergTable, properties: Mapping[str, object]) -> None:
     """Store properties; modes in Iceberg's spelling, `format-version` as an upgrade."""
-    stored = normalised_properties(properties)
+    stored = properties_to_store(properties)
     upgrade = stored.pop(_FORMAT_VERSION, None)
     with _as_ours(table), table.transaction() as transaction:
         if upgrade is not None:

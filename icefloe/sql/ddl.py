@@ -16,7 +16,7 @@ from icefloe.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from icefloe.settings import known_properties
+from icefloe.settings import TABLE_PROPERTIES
 from icefloe.spark.tokens import Kind
 from icefloe.sql.cursor import Cursor, string_value
 from icefloe.sql.names import Names, full_name
@@ -40,7 +40,8 @@ from icefloe.table import Table
 
 FORMAT_VERSION = "format-version"
 _BY_TRINO = {
-    name.replace(".", "_").replace("-", "_"): name for name in (*known_properties(), FORMAT_VERSION)
+    name.replace(".", "_").replace("-", "_"): name
+    for name in (*(declared.name for declared in TABLE_PROPERTIES), FORMAT_VERSION)
 }
 
 
