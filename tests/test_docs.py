@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
+@pytest.mark.requirement("R27")
 @pytest.mark.parametrize(
     "page",
     [
@@ -29,7 +30,7 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
     ],
 )
 def test_examples_run_as_written(page, spark, tmp_path, monkeypatch, capsys):
-    """R27: docs/replace_where.md is the worked daily reload."""
+    """The worked daily reload is docs/replace_where.md."""
     monkeypatch.chdir(tmp_path)
     blocks = BLOCK.findall((ROOT / page).read_text())
     assert blocks

@@ -1,4 +1,4 @@
-"""The parts of a statement, one by one (U14), without a statement around them."""
+"""The parts of a statement, one by one, without a statement around them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def told(batches) -> list[dict]:
     return [pickle.loads(value) for batch in batches for value in batch.column(0).to_pylist()]
 
 
-def test_u14_the_statement_builder_gathers_and_does_nothing(table_of):
+@pytest.mark.requirement("U14")
+def test_the_statement_builder_gathers_and_does_nothing(table_of):
     table = table_of(SCHEMA, ROWS)
     before = table.snapshot_id
 
@@ -80,7 +81,8 @@ def test_u14_the_statement_builder_gathers_and_does_nothing(table_of):
     assert table.snapshot_id == before
 
 
-def test_u14_scan_and_label_finds_rows_by_file_and_position(table_of, partition_by):
+@pytest.mark.requirement("U14")
+def test_scan_and_label_finds_rows_by_file_and_position(table_of, partition_by):
     table = table_of(SCHEMA, ROWS[:3], ROWS[3:], partition_by=partition_by)
     from icefloe.pruning.candidates import plan_files  # noqa: PLC0415
     from icefloe.pruning.comparisons import ALWAYS  # noqa: PLC0415
@@ -94,7 +96,8 @@ def test_u14_scan_and_label_finds_rows_by_file_and_position(table_of, partition_
     assert positions == ([[0], [0, 1]] if partition_by else [[0, 2], [1]])
 
 
-def test_u14_the_data_writer_places_rows_by_partition(table_of, partition_by):
+@pytest.mark.requirement("U14")
+def test_the_data_writer_places_rows_by_partition(table_of, partition_by):
     table = table_of(SCHEMA, partition_by=partition_by)
     frame = table._lake.spark.createDataFrame(ROWS).select("id", "region", "n")
 
@@ -109,7 +112,8 @@ def test_u14_the_data_writer_places_rows_by_partition(table_of, partition_by):
     assert table.snapshot_id is None  # nothing is published
 
 
-def test_u14_u20_deletes_are_filed_under_the_partition_they_are_given(table_of, partition_by):
+@pytest.mark.requirement("U14", "U20")
+def test_deletes_are_filed_under_the_partition_they_are_given(table_of, partition_by):
     """A file's own spec and partition, none when unpartitioned; an old spec stays the old one."""
     table = table_of(SCHEMA, ROWS, partition_by=partition_by)
     state = table._state()
@@ -126,7 +130,8 @@ def test_u14_u20_deletes_are_filed_under_the_partition_they_are_given(table_of, 
     assert file.record_count == 2
 
 
-def test_t13_t16_position_deletes_are_read_by_data_file_with_one_function(table_of, partition_by):
+@pytest.mark.requirement("T13", "T16")
+def test_position_deletes_are_read_by_data_file_with_one_function(table_of, partition_by):
     table = table_of(SCHEMA, ROWS[:3], ROWS[3:], partition_by=partition_by)
     gone = rows(table, "_file", "_pos", "region", where="id IN (1, 6)")
     assert sorted(position for _, position, _ in gone) == ([0, 1] if partition_by else [0, 2])
@@ -147,7 +152,8 @@ def test_t13_t16_position_deletes_are_read_by_data_file_with_one_function(table_
     assert scan_module.read_position_deletes is read_position_deletes
 
 
-def test_u28_a_writing_task_tells_files_of_its_rows(tmp_path):
+@pytest.mark.requirement("U28")
+def test_a_writing_task_tells_files_of_its_rows(tmp_path):
     batch = pa.record_batch({"id": [1, 2, None], "f": ["a", "b", "a"], "p": [7, 8, 6]})
 
     results = told(write_rows(layout(tmp_path), ["id"], ChangeColumns("f", "p"))(iter([batch])))
@@ -167,20 +173,23 @@ def test_u28_a_writing_task_tells_files_of_its_rows(tmp_path):
     ]
 
 
-def test_u28_an_empty_batch_and_no_batch_write_nothing(tmp_path):
+@pytest.mark.requirement("U28")
+def test_an_empty_batch_and_no_batch_write_nothing(tmp_path):
     empty = pa.record_batch({"id": pa.array([], pa.int64())})
     for batches in ([], [empty], [empty, empty]):
         assert told(write_rows(layout(tmp_path), ["id"])(iter(batches))) == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_u28_the_schema_of_results_is_one_binary_column(tmp_path):
+@pytest.mark.requirement("U28")
+def test_the_schema_of_results_is_one_binary_column(tmp_path):
     batch = pa.record_batch({"id": [1]})
     (out,) = write_rows(layout(tmp_path), ["id"])(iter([batch]))
     assert out.schema == pa.schema([("result", pa.binary())])
 
 
-def test_t20_a_failing_task_removes_what_it_wrote(tmp_path):
+@pytest.mark.requirement("T20")
+def test_a_failing_task_removes_what_it_wrote(tmp_path):
     good = pa.record_batch({"id": list(range(100))})
     bad = pa.record_batch({"id": ["x"]})
 
@@ -190,7 +199,8 @@ def test_t20_a_failing_task_removes_what_it_wrote(tmp_path):
     assert list(tmp_path.rglob("*.parquet")) == []
 
 
-def test_t18_bitmaps_of_sparse_positions_stay_small():
+@pytest.mark.requirement("T18")
+def test_bitmaps_of_sparse_positions_stay_small():
     positions = np.arange(1_000_000, dtype=np.int64) * 997
     bitmap = as_bitmap(positions)
     assert len(bitmap.serialize()) < 16 * 1024 * 1024
@@ -217,7 +227,8 @@ def test_positions_are_collected_by_file():
     }
 
 
-def test_t17_t19_a_file_is_rewritten_in_batches(tmp_path, monkeypatch):
+@pytest.mark.requirement("T17", "T19")
+def test_a_file_is_rewritten_in_batches(tmp_path, monkeypatch):
     """No batch is larger than asked for, whatever the file's size."""
     monkeypatch.setattr(old_file, "_BATCH_ROWS", 10)
     target = layout(tmp_path / "out", row_group_rows=25)
@@ -256,7 +267,8 @@ def test_t17_t19_a_file_is_rewritten_in_batches(tmp_path, monkeypatch):
     assert kept == [i for i in range(100) if i not in (0, 1, 30, 60, 99)]
 
 
-def test_t17_new_versions_are_made_batch_by_batch_of_a_file_elsewhere(tmp_path, monkeypatch):
+@pytest.mark.requirement("T17")
+def test_new_versions_are_made_batch_by_batch_of_a_file_elsewhere(tmp_path, monkeypatch):
     """Changes come in batches, and so do the rows; the old file has a file system of its own."""
     monkeypatch.setattr(old_file, "_BATCH_ROWS", 10)
     fields = [
@@ -330,7 +342,8 @@ def test_deleted_rows_are_those_of_their_file_whatever_the_sizes_are(table_of, l
     assert rows(table) == [(2, "b"), (3, "x")]
 
 
-def test_t23_files_missing_from_the_manifests_are_counted(table_of, partition_by):
+@pytest.mark.requirement("T23")
+def test_files_missing_from_the_manifests_are_counted(table_of, partition_by):
     table = table_of(SCHEMA, ROWS[:3], ROWS[3:], partition_by=partition_by)
     old = data_files(table)
     count = 4 if partition_by else 2
@@ -341,7 +354,8 @@ def test_t23_files_missing_from_the_manifests_are_counted(table_of, partition_by
         draft.manifests_after(FileChanges(removal=RemoveFiles(tuple(old))))
 
 
-def test_d5_the_operation_follows_the_content():
+@pytest.mark.requirement("D5")
+def test_the_operation_follows_the_content():
     file = SimpleNamespace(file_path="x")
     data, deletes = {"added_data": (file,)}, {"added_deletes": (file,)}
     gone = RemovedFiles(data=(file,))
@@ -352,7 +366,8 @@ def test_d5_the_operation_follows_the_content():
     assert operation_of(FileChanges(**data), gone).value == "overwrite"
 
 
-def test_d6_lost_races_are_retried_by_the_policy():
+@pytest.mark.requirement("D6")
+def test_lost_races_are_retried_by_the_policy():
     waits: list[float] = []
 
     def attempt(number: int) -> int:
@@ -369,7 +384,8 @@ def test_d6_lost_races_are_retried_by_the_policy():
         with_retries(attempt, RetryPolicy(total_s=0.05), sleep=waits.append)
 
 
-def test_u32_t30_cost_follows_the_files_touched(table_of, mode, partition_by):
+@pytest.mark.requirement("U32", "T30")
+def test_cost_follows_the_files_touched(table_of, mode, partition_by):
     """The same number of rows in one file, and spread over ten."""
     batches = [[{"id": b * 10 + i, "region": "r", "n": i} for i in range(10)] for b in range(10)]
     table = table_of(SCHEMA, *batches, mode=mode, partition_by=partition_by)
@@ -383,7 +399,8 @@ def test_u32_t30_cost_follows_the_files_touched(table_of, mode, partition_by):
     assert len(rows(table)) == 100
 
 
-def test_t31_statements_are_logged(table_of, caplog, mode, partition_by):
+@pytest.mark.requirement("T31")
+def test_statements_are_logged(table_of, caplog, mode, partition_by):
     table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
     with caplog.at_level(logging.INFO, logger="icefloe"):
         table.delete().where("id = 1").execute()
@@ -392,7 +409,8 @@ def test_t31_statements_are_logged(table_of, caplog, mode, partition_by):
     assert "rows_deleted=1" in caplog.text
 
 
-def test_u40_t38_guidance_is_written():
+@pytest.mark.requirement("U40", "T38")
+def test_guidance_is_written():
     pages = Path(__file__).parent.parent / "docs"
     text = (pages / "modes.md").read_text()
     for word in ("Choosing a mode", "Troubleshooting", "partition columns", "Cast", "cast"):

@@ -84,8 +84,9 @@ def test_statements_on_a_postgresql_catalog(open_lake, tmp_path, mode):
         open_lake().create_table("shop.orders", SCHEMA)
 
 
+@pytest.mark.requirement("M27")
 def test_racing_connections_lose_no_increment(open_lake):
-    """M27: both connections change the same rows; the loser runs its statement again."""
+    """Both connections change the same rows; the loser runs its statement again."""
     lakes = [open_lake(), open_lake()]
     table = lakes[0].create_table("counts", SCHEMA)
     table.append(ROWS)
@@ -100,8 +101,8 @@ def test_racing_connections_lose_no_increment(open_lake):
     assert leftovers(table) == set()
 
 
+@pytest.mark.requirement("U13")
 def test_conflict_between_connections_is_found(open_lake, monkeypatch):
-    """U13."""
     ours, theirs = open_lake(), open_lake()
     table = ours.create_table("t", SCHEMA)
     table.append(ROWS)

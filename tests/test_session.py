@@ -1,4 +1,4 @@
-"""What icefloe needs of the machine and the session, and how it says so (U22)."""
+"""What icefloe needs of the machine and the session, and how it says so."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ CONNECT = """
 """
 
 
+@pytest.mark.requirement("U22")
 def test_no_java_is_one_clear_message(tmp_path):
-    """U22: no stack trace of Spark's."""
+    """No stack trace of Spark's."""
     told = run_script(CONNECT, tmp_path, PATH=str(tmp_path))
 
     assert told.startswith("No Java was found. Spark needs Java 17 or newer: install it")
@@ -66,6 +67,7 @@ def test_java_home_without_java_is_the_same_message(tmp_path):
     assert len(told.splitlines()) == 1
 
 
+@pytest.mark.requirement("U22")
 @pytest.mark.parametrize(
     ("printed", "told"),
     [
@@ -75,7 +77,7 @@ def test_java_home_without_java_is_the_same_message(tmp_path):
     ],
 )
 def test_java_that_is_too_old_is_refused(tmp_path, monkeypatch, printed, told):
-    """U22: the version and where it is are told."""
+    """The version and where it is are told."""
     java = _java(tmp_path, printed)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SetupError, match=f"{told} at {java}. Spark needs Java 17"):
@@ -97,13 +99,14 @@ def _java(home: Path, printed: str) -> Path:
     return program
 
 
+@pytest.mark.requirement("U22")
 @pytest.mark.parametrize(
     ("package", "found"),
     [("pyspark", "4.0.1"), ("pyspark", "4.4.0"), ("pyiceberg", "0.11.1"), ("pyiceberg", "0.13.0"),
      ("pyarrow", "20.0.0"), ("pyarrow", "27.0.0")],
 )  # fmt: skip
 def test_library_version_out_of_range_is_refused_with_the_way_out(monkeypatch, package, found):
-    """U22: the versions are those that pyproject.toml declares."""
+    """The versions are those that pyproject.toml declares."""
     installed = session.version
     monkeypatch.setattr(
         session, "version", lambda name: found if name == package else installed(name)

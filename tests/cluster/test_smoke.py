@@ -283,8 +283,9 @@ def test_running_session_is_found_without_being_given(spark, tmp_path):
         assert lake.table("t").count() == 1
 
 
+@pytest.mark.requirement("U35", "M12")
 def test_sql(lake, spark, mode):
-    """U35, M12: statements, names and errors of `lake.sql` where plans are made elsewhere."""
+    """Statements, names and errors of `lake.sql` where plans are made elsewhere."""
     modes = ", ".join(f"'write.{kind}.mode' = '{mode}'" for kind in ("delete", "update", "merge"))
     lake.sql(f"CREATE TABLE s.t (id BIGINT, v STRING) TBLPROPERTIES ({modes})")
     lake.sql("INSERT INTO s.t VALUES (1, 'a'), (2, '{b}'), (3, 'c')")

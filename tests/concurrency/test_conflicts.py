@@ -1,4 +1,4 @@
-"""What happens to a statement when another writer publishes while it runs (D6, U13, M27)."""
+"""What happens to a statement when another writer publishes while it runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pyiceberg.types import IntegerType
 from tables import data_files, delete_files, rows, snapshots, summary
 
 from icefloe.errors import ConflictError, TableNotFoundError
+
+pytestmark = pytest.mark.requirement("D6")
 
 SCHEMA = "id BIGINT, region STRING, n INT"
 THREE = [
@@ -22,10 +24,11 @@ def row(number, region="us", n=0):
     return {"id": number, "region": region, "n": n}
 
 
+@pytest.mark.requirement("U13", "M25")
 def test_second_writer_on_the_same_file_is_a_conflict_that_names_it(
     table_of, other, meanwhile, mode, partition_by
 ):
-    """U13, M25: table, both snapshots and the file are told; nothing is published or left.
+    """Table, both snapshots and the file are told; nothing is published or left.
 
     Merge-on-read compares row by row, so there the second writer takes the same row.
     """
@@ -54,7 +57,7 @@ def test_second_writer_on_the_same_file_is_a_conflict_that_names_it(
 def test_append_of_matching_rows_conflicts_under_serializable_only(
     table_of, other, before_commit, mode, isolation
 ):
-    """D6: a row the statement would have changed had it come later."""
+    """A row the statement would have changed had it come later."""
     table = table_of(SCHEMA, THREE, mode=mode)
     before_commit(lambda: other.table(table.name).append([row(1)]))
     statement = table.update().set("n", "n + 1").where("id = 1").with_options(isolation=isolation)
@@ -73,7 +76,7 @@ def test_append_of_matching_rows_conflicts_under_serializable_only(
 
 
 def test_append_of_rows_that_cannot_match_is_no_conflict(table_of, other, meanwhile, mode):
-    """D6: validation is by predicate and file bounds, never by snapshot id alone."""
+    """Validation is by predicate and file bounds, never by snapshot id alone."""
     table = table_of(SCHEMA, THREE, mode=mode)
     meanwhile(lambda: other.table(table.name).append([row(9)]))
 
@@ -86,7 +89,7 @@ def test_append_of_rows_that_cannot_match_is_no_conflict(table_of, other, meanwh
 def test_writers_of_different_partitions_do_not_block_each_other(
     table_of, other, before_commit, mode
 ):
-    """D6: the same condition on other partitions, no retry of the statement."""
+    """The same condition on other partitions, no retry of the statement."""
     table = table_of(SCHEMA, [row(1, "us"), row(2, "eu")], mode=mode, partition_by=("region",))
     theirs = other.table(table.name).update().set("n", "7").where("region = 'eu'")
     before_commit(theirs.execute)
@@ -124,7 +127,7 @@ def test_subquery_makes_every_appended_row_a_conflict(table_of, other, before_co
 def test_merge_on_read_update_conflicts_with_a_change_of_the_same_row(
     table_of, other, meanwhile, change
 ):
-    """D6: the row was copied forward, so a delete that landed meanwhile would be undone."""
+    """The row was copied forward, so a delete that landed meanwhile would be undone."""
     table = table_of(SCHEMA, THREE)
     theirs = other.table(table.name)
     statement = theirs.delete() if change == "delete" else theirs.update().set("n", "10")
@@ -140,7 +143,7 @@ def test_merge_on_read_update_conflicts_with_a_change_of_the_same_row(
 
 
 def test_merge_on_read_changes_of_other_rows_of_one_file_both_land(table_of, other, meanwhile):
-    """D6: position deletes are compared row by row."""
+    """Position deletes are compared row by row."""
     table = table_of(SCHEMA, THREE)
     meanwhile(other.table(table.name).delete().where("id = 2").execute)
 
@@ -159,7 +162,7 @@ def test_deleting_a_row_twice_is_harmless(table_of, other, before_commit):
 
 
 def test_rewrite_does_not_bring_back_a_row_deleted_several_commits_ago(table_of, other, meanwhile):
-    """D6: PyIceberg compares with the head's sequence number and loses this delete."""
+    """PyIceberg compares with the head's sequence number and loses this delete."""
     table = table_of(SCHEMA, THREE)
     theirs = other.table(table.name)
 
@@ -194,7 +197,7 @@ def test_rewrite_is_not_stopped_by_deletes_in_another_file(table_of, other, befo
 def test_merge_on_read_delete_conflicts_with_a_rewrite_of_its_file(
     table_of, other, meanwhile, writer
 ):
-    """D6: the deletes would name positions of a file that is gone."""
+    """The deletes would name positions of a file that is gone."""
     table = table_of(SCHEMA, THREE)
     file = data_files(table)[0].path
     theirs = other.table(table.name)
@@ -212,8 +215,9 @@ def test_merge_on_read_delete_conflicts_with_a_rewrite_of_its_file(
     assert leftovers(table) == set()
 
 
+@pytest.mark.requirement("D15")
 def test_dropping_a_whole_file_conflicts_with_a_rewrite_of_it(table_of, other, before_commit):
-    """D15: a metadata-only delete needs the very file it read."""
+    """A metadata-only delete needs the very file it read."""
     table = table_of(SCHEMA, THREE)
     theirs = other.table(table.name).update().set("n", "5").where("id = 2")
     before_commit(theirs.with_options(mode=COW).execute)
@@ -226,7 +230,7 @@ def test_dropping_a_whole_file_conflicts_with_a_rewrite_of_it(table_of, other, b
 def test_isolation_level_comes_from_the_property_of_the_statements_kind(
     table_of, other, before_commit
 ):
-    """D6: write.update.isolation-level is not write.delete.isolation-level."""
+    """`write.update.isolation-level` is not `write.delete.isolation-level`."""
     table = table_of(SCHEMA, THREE, properties={"write.update.isolation-level": "snapshot"})
     theirs = other.table(table.name)
 
@@ -254,7 +258,7 @@ def test_added_optional_column_is_no_conflict(table_of, other, meanwhile, mode):
 
 @pytest.mark.parametrize("change", ["added", "made required"])
 def test_column_that_new_files_lack_is_a_conflict(table_of, other, meanwhile, change):
-    """D6: files written under the old schema could not be read under the new one."""
+    """Files written under the old schema could not be read under the new one."""
     table = table_of(SCHEMA, THREE)
 
     def evolve() -> None:
@@ -317,8 +321,9 @@ def test_two_appends_both_land(table_of, other, meanwhile):
     assert summary(table)["total-records"] == "2"
 
 
+@pytest.mark.requirement("T31")
 def test_retries_run_the_whole_statement_again(table_of, other, meanwhile, mode):
-    """T31, D6, api.md: both increments count, where one attempt would have lost."""
+    """Both increments count, where one attempt would have lost."""
     table = table_of(SCHEMA, THREE, mode=mode)
     meanwhile(other.table(table.name).update().set("n", "n + 1").execute)
 

@@ -1,4 +1,4 @@
-"""Faults at every stage: nothing visible changes, nothing is left, the first error is told (X10, T20)."""
+"""Faults at every stage: nothing visible changes, nothing is left, the first error is told."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from icefloe.errors import (
     StatementError,
     StorageError,
 )
+
+pytestmark = pytest.mark.requirement("X10")
 
 SCHEMA = "id BIGINT, region STRING, n INT NOT NULL"
 ROWS = [
@@ -71,7 +73,6 @@ def block(table, region):
 
 @pytest.mark.usefixtures("unchanged")
 def test_expression_that_fails_on_some_row(table):
-    """X10."""
     with pytest.raises(StatementError, match="not this one") as caught:
         table.update().set("n", "if(id = 4, raise_error('not this one'), 1)").execute()
     assert caught.value.__cause__ is not None
@@ -79,14 +80,14 @@ def test_expression_that_fails_on_some_row(table):
 
 @pytest.mark.usefixtures("unchanged")
 def test_null_for_a_required_column_found_while_writing(table):
-    """X10."""
     with pytest.raises(NullabilityError, match="'n'"):
         table.update().set("n", "if(id = 4, NULL, 1)").execute()
 
 
+@pytest.mark.requirement("T25")
 @pytest.mark.parametrize("statement", ["append", "update"])
 def test_writer_task_that_cannot_write_one_of_its_files(table_of, mode, statement):
-    """X10, T25: the partition before it was written already, and is removed again."""
+    """The partition before it was written already, and is removed again."""
     table = table_of(SCHEMA, ROWS, mode=mode, partition_by=("region",))
     before, snapshot = stored_files(table), table.snapshot_id
     blocked = block(table, "zz")
@@ -104,8 +105,9 @@ def test_writer_task_that_cannot_write_one_of_its_files(table_of, mode, statemen
     assert leftovers(table) == set()
 
 
+@pytest.mark.requirement("T25")
 def test_delete_file_that_cannot_be_written(table_of, tmp_path):
-    """X10, T25: the delete file of the other partition, and the new rows, are removed again."""
+    """The delete file of the other partition, and the new rows, are removed again."""
     table = table_of(SCHEMA, ROWS, partition_by=("region",))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -129,7 +131,6 @@ def test_delete_file_that_cannot_be_written(table_of, tmp_path):
     ids=["first manifest", "second manifest", "manifest list"],
 )
 def test_manifest_that_cannot_be_written(table, output_fails, name):
-    """X10."""
     output_fails(name)
     with pytest.raises(StorageError, match=r"Cannot write .*avro: .*No space left") as caught:
         table.update().set("n", "1").where("id in (1, 3)").execute()
@@ -138,7 +139,6 @@ def test_manifest_that_cannot_be_written(table, output_fails, name):
 
 @pytest.mark.usefixtures("unchanged")
 def test_metadata_file_that_cannot_be_written(table, output_fails):
-    """X10."""
     output_fails(".metadata.json")
     with pytest.raises(StorageError, match=r"metadata of default\.t0") as caught:
         table.update().set("n", "1").where("id in (1, 3)").execute()
@@ -147,7 +147,6 @@ def test_metadata_file_that_cannot_be_written(table, output_fails):
 
 @pytest.mark.usefixtures("unchanged")
 def test_catalog_that_refuses_the_commit(table, lake, monkeypatch):
-    """X10."""
     lost = CommitFailedException("moved")
 
     def refuse(*_arguments):
@@ -160,8 +159,8 @@ def test_catalog_that_refuses_the_commit(table, lake, monkeypatch):
     assert caught.value.__cause__.__cause__ is lost
 
 
+@pytest.mark.requirement("T20")
 def test_clean_up_that_fails_does_not_hide_the_first_error(table, output_fails, monkeypatch):
-    """T20."""
 
     def refuse(*_arguments):
         raise OSError("cannot delete either")

@@ -1,4 +1,4 @@
-"""What a MERGE does when another writer publishes while it runs (D6, M25, M27)."""
+"""What a MERGE does when another writer publishes while it runs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from icefloe.errors import ConflictError
 from icefloe.sql import dml
 from icefloe.statements import Options, WriteKind, WriteStatement
 
+pytestmark = pytest.mark.requirement("D6")
+
 SCHEMA = "id BIGINT, region STRING, n INT"
 COW, MOR = "copy-on-write", "merge-on-read"
 
@@ -27,7 +29,8 @@ def row(number, region="us", n=0):
 THREE = [row(1), row(2), row(3, "eu")]
 
 
-def test_m25_m27_two_upserts_of_one_new_key_never_both_land(
+@pytest.mark.requirement("M25", "M27")
+def test_two_upserts_of_one_new_key_never_both_land(
     table_of, other, before_swap, mode, partition_by
 ):
     """Serializable is the default; the error names the table and both snapshots."""
@@ -48,9 +51,8 @@ def test_m25_m27_two_upserts_of_one_new_key_never_both_land(
     assert leftovers(table) == set()
 
 
-def test_m24_commit_demands_the_snapshot_that_was_read(
-    table_of, lake, monkeypatch, mode, partition_by
-):
+@pytest.mark.requirement("M24")
+def test_commit_demands_the_snapshot_that_was_read(table_of, lake, monkeypatch, mode, partition_by):
     """What the catalog is asked: one snapshot on top of the baseline, if that is still the head."""
     table = table_of(SCHEMA, THREE, mode=mode, partition_by=partition_by)
     base, asked, commit_table = table.snapshot_id, [], lake.catalog.commit_table
@@ -72,9 +74,8 @@ def test_m24_commit_demands_the_snapshot_that_was_read(
     assert kinds == ({0, 1} if mode == MOR else {0})
 
 
-def test_m27_loser_that_runs_again_updates_what_the_winner_inserted(
-    table_of, other, meanwhile, mode
-):
+@pytest.mark.requirement("M27")
+def test_loser_that_runs_again_updates_what_the_winner_inserted(table_of, other, meanwhile, mode):
     table = table_of(SCHEMA, THREE, mode=mode)
     meanwhile(other.table(table.name).upsert([row(7, "us", 70)], on=["id"]).execute)
 
@@ -86,7 +87,7 @@ def test_m27_loser_that_runs_again_updates_what_the_winner_inserted(
 
 
 def test_snapshot_isolation_lets_both_inserts_land(table_of, other, before_commit, mode):
-    """D6: what the caller asked for; the property of MERGE says so as well as the option."""
+    """What the caller asked for; the property of MERGE says so as well as the option."""
     for ways in ({"isolation": "snapshot"}, None):
         properties = {} if ways else {"write.merge.isolation-level": "snapshot"}
         table = table_of(SCHEMA, THREE, mode=mode, properties=properties)
@@ -110,7 +111,7 @@ def test_insert_only_merges_of_one_key_never_both_land(table_of, other, meanwhil
 
 
 def test_upserts_of_other_keys_both_land(table_of, other, meanwhile, mode):
-    """D6: new files are judged by their bounds; deletes row by row."""
+    """New files are judged by their bounds; deletes row by row."""
     table = table_of(SCHEMA, THREE[:1], THREE[1:], mode=mode)
     meanwhile(
         other.table(table.name).upsert([row(3, "eu", 30), row(30, "us", 9)], on=["id"]).execute
@@ -135,11 +136,12 @@ def test_upserts_of_other_partitions_both_land(table_of, other, before_swap, mod
     assert rows(table, "id", "n") == [(1, 10), (2, 0), (3, 30), (5, 50), (9, 90)]
 
 
+@pytest.mark.requirement("U13")
 @pytest.mark.parametrize("change", ["update", "delete"])
 def test_matched_row_that_another_writer_changed_is_a_conflict(
     table_of, other, before_commit, mode, change
 ):
-    """U13: also under snapshot isolation, since their change would be undone."""
+    """Also under snapshot isolation, since their change would be undone."""
     table = table_of(SCHEMA, THREE, mode=mode)
     theirs = other.table(table.name)
     statement = theirs.delete() if change == "delete" else theirs.update().set("n", "5")
@@ -188,7 +190,8 @@ def test_rewrite_of_a_file_that_nothing_was_changed_in_is_no_conflict(
     assert len(data_files(table)) == 3
 
 
-def test_m27_threads_that_upsert_the_same_keys_leave_one_row_each(table_of, mode):
+@pytest.mark.requirement("M27")
+def test_threads_that_upsert_the_same_keys_leave_one_row_each(table_of, mode):
     """Two threads insert or update the same three keys; no key is there twice."""
     table = table_of(SCHEMA, mode=mode)
     failed: list[BaseException] = []
@@ -215,6 +218,7 @@ def test_m27_threads_that_upsert_the_same_keys_leave_one_row_each(table_of, mode
     assert leftovers(table) == set()
 
 
+@pytest.mark.requirement("M25")
 @pytest.mark.parametrize(
     ("before", "source"),
     [
@@ -222,7 +226,7 @@ def test_m27_threads_that_upsert_the_same_keys_leave_one_row_each(table_of, mode
         ("WITH s AS (SELECT id, n + 1 AS n FROM {t}) ", "s"),
     ],
 )
-def test_m25_a_source_that_names_the_table_reads_what_the_statement_changes(
+def test_a_source_that_names_the_table_reads_what_the_statement_changes(
     lake, table_of, other, monkeypatch, mode, before, source
 ):
     """A commit between reading the source and the table is seen, or an update would be lost."""

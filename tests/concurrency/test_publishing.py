@@ -45,8 +45,9 @@ def catalog_that(lake, monkeypatch):
     return arrange
 
 
+@pytest.mark.requirement("D6", "M27")
 def test_lost_race_is_tried_again_with_the_same_files(table_of, catalog_that, mode):
-    """D6, M27: the statement runs once, the commit three times."""
+    """The statement runs once, the commit three times."""
     table = table_of(SCHEMA, ROWS, mode=mode, properties=QUICK)
     catalog_that(CommitFailedException("moved"), CommitFailedException("moved"))
 
@@ -57,8 +58,9 @@ def test_lost_race_is_tried_again_with_the_same_files(table_of, catalog_that, mo
     assert leftovers(table) == set()
 
 
+@pytest.mark.requirement("D6")
 def test_race_lost_every_time_is_a_conflict_and_leaves_no_files(table_of, catalog_that, mode):
-    """D6: commit.retry.num-retries bounds the tries."""
+    """`commit.retry.num-retries` bounds the attempts."""
     table = table_of(SCHEMA, ROWS, mode=mode, properties=QUICK)
     calls = catalog_that(*[CommitFailedException("moved")] * 9)
 
@@ -217,8 +219,9 @@ def test_tag_cannot_be_written_to(table_of):
         table.delete().with_options(branch="v1").execute()
 
 
+@pytest.mark.requirement("X08")
 def test_summary_option_is_in_the_snapshot_and_hides_no_fact(table_of):
-    """X08: entries of the caller's beside the engine's own, which win."""
+    """Entries of the caller's beside the engine's own, which win."""
     table = table_of(SCHEMA, ROWS)
     given = {"job": "nightly", "run": 7, "total-records": "999"}
 

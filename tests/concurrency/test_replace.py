@@ -1,4 +1,4 @@
-"""Replacements while other writers publish (D6): by partition, key and predicate, not by snapshot."""
+"""Replacements while other writers publish: by partition, key and predicate, not by snapshot."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from leftovers import leftovers
 from tables import delete_files, rows
 
 from icefloe.errors import ConflictError
+
+pytestmark = pytest.mark.requirement("D6")
 
 SCHEMA = "id BIGINT, region STRING, n INT"
 

@@ -72,10 +72,11 @@ def run_together(writers: list[subprocess.Popen[str]]) -> list[list[str]]:
     return said
 
 
+@pytest.mark.requirement("M27", "D6")
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [COW, MOR])
 def test_four_writers_of_the_same_rows_lose_no_increment(table_of, start, how):
-    """M27, D6: three increments each, the losers run their statement again."""
+    """Three increments each, the losers run their statement again."""
     table = table_of(SCHEMA, ROWS)
 
     said = run_together([start(table, how, "20", "3") for _ in range(4)])
@@ -86,10 +87,11 @@ def test_four_writers_of_the_same_rows_lose_no_increment(table_of, start, how):
     assert leftovers(table) == set()
 
 
+@pytest.mark.requirement("D6")
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [COW, MOR])
 def test_writers_of_different_partitions_all_succeed_at_once(table_of, start, how):
-    """D6: lost races are retried by the commit alone; no statement is run twice."""
+    """Lost races are retried by the commit alone; no statement is run twice."""
     table = table_of(SCHEMA, ROWS, partition_by=("region",))
 
     writers = [start(table, how, "0", "3", f"region = '{region}'") for region in REGIONS]
@@ -100,10 +102,11 @@ def test_writers_of_different_partitions_all_succeed_at_once(table_of, start, ho
     assert leftovers(table) == set()
 
 
+@pytest.mark.requirement("X10")
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [COW, MOR])
 def test_writer_killed_at_any_moment_leaves_all_or_nothing(table_of, start, tmp_path, how):
-    """X10: five kills per mode; what was said to be done is there, and no row has half of it."""
+    """Five kills per mode; what was said to be done is there, and no row has half of it."""
     table = table_of(SCHEMA, ROWS, partition_by=("region",))
     moments = random.Random(f"kill -9 {how}")
     done = 0
@@ -142,8 +145,9 @@ def fresh_read(folder: Path, name: str) -> list[int]:
         catalog.close()
 
 
+@pytest.mark.requirement("M27")
 def test_threads_of_one_program_lose_no_increment(table_of, mode):
-    """M27: one lake, two threads, the same rows."""
+    """One lake, two threads, the same rows."""
     table = table_of(SCHEMA, ROWS, mode=mode)
     failed: list[BaseException] = []
 

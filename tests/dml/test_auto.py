@@ -1,4 +1,4 @@
-"""`auto`: by the rows that go (T37), or by the bytes that must be encoded and can be copied."""
+"""`auto`: by the rows that go, or by the bytes that must be encoded and can be copied."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ def assert_updated(table):
     assert found == sorted(expected(lambda row: row["id"] % 5 == 0), key=lambda row: row[0])
 
 
+@pytest.mark.requirement("T37")
 @pytest.mark.parametrize(("by", "rewritten"), [("bytes", True), ("rows", False)])
 @pytest.mark.parametrize("partition_by", [(), ("region",)], ids=["plain", "partitioned"])
 def test_one_column_of_many_is_rewritten_when_bytes_count(wide, by, rewritten, partition_by):
-    """T37: a fifth of the rows is below the fraction; by bytes one column in 22 is encoded."""
+    """A fifth of the rows is below the fraction; by bytes one column in 22 is encoded."""
     table = wide(by=by, partition_by=partition_by)
 
     result = update(table).execute()

@@ -6,6 +6,8 @@ import pytest
 from pyspark.sql import functions as F
 from tables import data_files, delete_files, rows, snapshots, stored_files, summary
 
+pytestmark = pytest.mark.requirement("T28")
+
 SCHEMA = "id BIGINT, region STRING, name STRING, value DOUBLE"
 ROWS = [
     {"id": 1, "region": "us", "name": "a", "value": 1.0},
@@ -49,7 +51,8 @@ def test_nan_is_larger_than_every_number(table):
     assert ids(table) == [1, 3, 4, 5, 6]
 
 
-def test_t09_d15_whole_files_are_dropped_by_metadata(table_of, mode, partition_by):
+@pytest.mark.requirement("T09", "D15")
+def test_whole_files_are_dropped_by_metadata(table_of, mode, partition_by):
     """By the partition, or by the bounds of the file."""
     batches = (ROWS[:2], ROWS[2:3], ROWS[3:4], ROWS[4:])
     table = table_of(SCHEMA, *batches, mode=mode, partition_by=partition_by)
@@ -70,7 +73,8 @@ def test_t09_d15_whole_files_are_dropped_by_metadata(table_of, mode, partition_b
     assert summary(table)["operation"] == "delete"
 
 
-def test_t32_m23_other_partitions_keep_their_files(table_of, mode):
+@pytest.mark.requirement("T32", "M23")
+def test_other_partitions_keep_their_files(table_of, mode):
     table = table_of(SCHEMA, ROWS, mode=mode, partition_by=("region",))
     before = {f.path for f in data_files(table) if f.file.partition[0] != "us"}
 
@@ -87,7 +91,8 @@ def test_delete_without_where_empties_the_table(table):
     assert data_files(table) == []
 
 
-def test_x05_modes_take_turns_on_one_file_and_nothing_comes_back(table):
+@pytest.mark.requirement("X05")
+def test_modes_take_turns_on_one_file_and_nothing_comes_back(table):
     steps = [
         ("merge-on-read", "id = 1"),
         ("copy-on-write", "id = 2"),
@@ -102,7 +107,8 @@ def test_x05_modes_take_turns_on_one_file_and_nothing_comes_back(table):
         assert ids(table) == sorted(left)
 
 
-def test_r38_delete_files_go_with_their_data_files(table_of, partition_by):
+@pytest.mark.requirement("R38")
+def test_delete_files_go_with_their_data_files(table_of, partition_by):
     table = table_of(SCHEMA, ROWS[:3], ROWS[3:], partition_by=partition_by)
     table.delete().where("id IN (1, 6)").execute()
     assert delete_files(table)
@@ -137,7 +143,8 @@ def test_merge_on_read_removes_a_file_whose_last_rows_go(table_of):
     assert delete_files(table) == []
 
 
-def test_x09_deletes_that_match_nothing_make_no_snapshot(table):
+@pytest.mark.requirement("X09")
+def test_deletes_that_match_nothing_make_no_snapshot(table):
     before = len(snapshots(table))
     stored = stored_files(table)
     for condition in ("id = 77", "region = 'nowhere'", "NULL = 1", "false"):
@@ -158,7 +165,8 @@ def test_a_column_object_is_a_condition(table):
     assert result.rows_deleted == 2
 
 
-def test_t37_auto_chooses_by_the_fraction_that_goes(table_of):
+@pytest.mark.requirement("T37")
+def test_auto_chooses_by_the_fraction_that_goes(table_of):
     many = [{"id": i, "region": "r", "name": "n", "value": 0.0} for i in range(10)]
     few = [{"id": 100 + i, "region": "r", "name": "n", "value": 0.0} for i in range(10)]
     table = table_of(SCHEMA, many, few)
@@ -173,7 +181,8 @@ def test_t37_auto_chooses_by_the_fraction_that_goes(table_of):
     assert len(rows(table)) == 14
 
 
-def test_t17_positions_count_over_row_groups(table_of, mode, partition_by):
+@pytest.mark.requirement("T17")
+def test_positions_count_over_row_groups(table_of, mode, partition_by):
     table = table_of(
         "id BIGINT, region STRING",
         mode=mode,
@@ -189,7 +198,8 @@ def test_t17_positions_count_over_row_groups(table_of, mode, partition_by):
     assert ids(table) == sorted((i for i in range(30) if i not in (0, 10, 20, 29)), key=repr)
 
 
-def test_t29_large_batches(table_of, mode, partition_by):
+@pytest.mark.requirement("T29")
+def test_large_batches(table_of, mode, partition_by):
     table = table_of("id BIGINT, region STRING", mode=mode, partition_by=partition_by)
     numbers = table._lake.spark.range(10_000)
     table.append(numbers.selectExpr("id", "if(id % 3 = 0, 'a', 'b') AS region"))

@@ -1,4 +1,4 @@
-"""Copy-on-write and merge-on-read, by requirement number (T28 is this file and test_delete.py)."""
+"""Copy-on-write and merge-on-read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from icefloe.errors import StatementError, StorageError, UnsupportedTableError
 from icefloe.metadata.files import LiveFile
 from icefloe.settings import Settings, UpdateKind, UpdateMode
 
+pytestmark = pytest.mark.requirement("T28")
+
 SCHEMA = "id BIGINT, region STRING, n INT"
 ROWS = [{"id": i, "region": "us" if i % 2 else "eu", "n": i} for i in range(1, 7)]
 
 
+@pytest.mark.requirement("T01", "U29", "D1")
 @pytest.mark.parametrize("kind", ["delete", "update"])
-def test_t01_u29_every_kind_in_every_mode_gives_the_same_rows(table_of, kind, mode, partition_by):
+def test_every_kind_in_every_mode_gives_the_same_rows(table_of, kind, mode, partition_by):
     table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
     before = rows(table)
 
@@ -32,7 +35,8 @@ def test_t01_u29_every_kind_in_every_mode_gives_the_same_rows(table_of, kind, mo
     assert bool(delete_files(table)) == (mode == "merge-on-read")
 
 
-def test_t02_t03_t04_d2_merge_on_read_is_the_default_and_is_written(lake, partition_by):
+@pytest.mark.requirement("T02", "T03", "T04", "D2")
+def test_merge_on_read_is_the_default_and_is_written(lake, partition_by):
     table = lake.create_table("t", SCHEMA, partition_by=partition_by)
     table.append(ROWS)
 
@@ -46,9 +50,10 @@ def test_t02_t03_t04_d2_merge_on_read_is_the_default_and_is_written(lake, partit
     assert len(delete_files(table)) == 2
 
 
+@pytest.mark.requirement("T01")
 @pytest.mark.parametrize("mode", ["merge-on-read", "auto"])
 @pytest.mark.parametrize("is_large", [False, True], ids=["written where read", "brought together"])
-def test_t01_updated_rows_of_many_files_become_few_files(
+def test_updated_rows_of_many_files_become_few_files(
     table_of, mode, is_large, partition_by, monkeypatch
 ):
     """A large scan's rows pass a shuffle; both ways leave the same rows in few new files."""
@@ -75,7 +80,8 @@ def test_t01_updated_rows_of_many_files_become_few_files(
     assert 1 <= len(added) <= 4
 
 
-def test_d2_a_table_without_properties_gets_the_same_default(lake):
+@pytest.mark.requirement("D2")
+def test_a_table_without_properties_gets_the_same_default(lake):
     lake.create_namespace("ns")
     lake.catalog.create_table("ns.plain", lake.create_table("t", SCHEMA).iceberg.schema())
     table = lake.table("ns.plain")
@@ -88,7 +94,8 @@ def test_d2_a_table_without_properties_gets_the_same_default(lake):
     assert "merge-on-read: default" in str(table.delete().where("id = 2").explain())
 
 
-def test_t05_modes_are_set_at_creation_and_later_several_at_once(lake):
+@pytest.mark.requirement("T05")
+def test_modes_are_set_at_creation_and_later_several_at_once(lake):
     table = lake.create_table("t", SCHEMA, properties={"write.delete.mode": "copy-on-write"})
     assert table.properties["write.delete.mode"] == "copy-on-write"
 
@@ -100,6 +107,7 @@ def test_t05_modes_are_set_at_creation_and_later_several_at_once(lake):
     assert table.properties["write.delete.mode"] == "copy-on-write"
 
 
+@pytest.mark.requirement("T06")
 @pytest.mark.parametrize(
     ("text", "mode"),
     [
@@ -111,17 +119,19 @@ def test_t05_modes_are_set_at_creation_and_later_several_at_once(lake):
         ("AUTO", UpdateMode.AUTO),
     ],
 )
-def test_t06_spellings_of_modes(text, mode):
+def test_spellings_of_modes(text, mode):
     assert UpdateMode.parse(text) is mode
 
 
+@pytest.mark.requirement("T06")
 @pytest.mark.parametrize("text", ["", "cow", "Merge-On-Read", "merge on read", "1"])
-def test_t06_other_spellings_are_refused(text):
+def test_other_spellings_are_refused(text):
     with pytest.raises(StatementError, match="Unknown write mode"):
         UpdateMode.parse(text)
 
 
-def test_t06_upper_snake_is_stored_in_icebergs_spelling(lake):
+@pytest.mark.requirement("T06")
+def test_upper_snake_is_stored_in_icebergs_spelling(lake):
     table = lake.create_table("t", SCHEMA, properties={"write.delete.mode": "COPY_ON_WRITE"})
     assert table.properties["write.delete.mode"] == "copy-on-write"
     with pytest.raises(
@@ -130,12 +140,14 @@ def test_t06_upper_snake_is_stored_in_icebergs_spelling(lake):
         table.set_properties({"write.update.mode": "sometimes"})
 
 
-def test_t07_enums_have_their_members():
+@pytest.mark.requirement("T07")
+def test_enums_have_their_members():
     assert {m.name for m in UpdateMode} >= {"MERGE_ON_READ", "COPY_ON_WRITE"}
     assert {k.name for k in UpdateKind} == {"DELETE", "UPDATE", "MERGE"}
 
 
-def test_t08_t41_each_kind_of_statement_has_its_own_mode(table_of, mode, partition_by):
+@pytest.mark.requirement("T08", "T41")
+def test_each_kind_of_statement_has_its_own_mode(table_of, mode, partition_by):
     other = "copy-on-write" if mode == "merge-on-read" else "merge-on-read"
     table = table_of(
         SCHEMA,
@@ -153,15 +165,15 @@ def test_t08_t41_each_kind_of_statement_has_its_own_mode(table_of, mode, partiti
     assert "option" in str(table.delete().with_options(mode="auto").explain())
 
 
-def test_t10_settings_keep_a_mode_for_merge():
+@pytest.mark.requirement("T10")
+def test_settings_keep_a_mode_for_merge():
     settings = Settings.of({"write.delete.mode": "copy-on-write"})
     assert settings.mode(UpdateKind.MERGE) is UpdateMode.MERGE_ON_READ
     assert settings.mode(UpdateKind.DELETE) is UpdateMode.COPY_ON_WRITE
 
 
-def test_t11_t14_t15_a_rewritten_file_keeps_its_other_rows_and_its_partition(
-    table_of, mode, partition_by
-):
+@pytest.mark.requirement("T11", "T14", "T15")
+def test_a_rewritten_file_keeps_its_other_rows_and_its_partition(table_of, mode, partition_by):
     """Merge-on-read keeps the file, and the changed row is in the same partition."""
     table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
     before = {f.path: f for f in data_files(table)}
@@ -185,7 +197,8 @@ def test_t11_t14_t15_a_rewritten_file_keeps_its_other_rows_and_its_partition(
     assert len(snapshots(table)) == commits + 1
 
 
-def test_t12_t26_manifests_without_a_target_are_not_rewritten(table_of, mode, partition_by):
+@pytest.mark.requirement("T12", "T26")
+def test_manifests_without_a_target_are_not_rewritten(table_of, mode, partition_by):
     """Without partitions, nothing tells what is in a manifest before it is read."""
     table = table_of(SCHEMA, mode=mode, partition_by=partition_by)
     for region in "abcdef":
@@ -206,7 +219,8 @@ def test_t12_t26_manifests_without_a_target_are_not_rewritten(table_of, mode, pa
     assert len(before & after) == (6 if mode == "merge-on-read" else 5)
 
 
-def test_t21_x07_old_snapshots_keep_their_rows(table_of, mode, partition_by):
+@pytest.mark.requirement("T21", "X07")
+def test_old_snapshots_keep_their_rows(table_of, mode, partition_by):
     table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
     first = table.snapshot_id
     table.delete().where("id < 4").execute()
@@ -218,7 +232,8 @@ def test_t21_x07_old_snapshots_keep_their_rows(table_of, mode, partition_by):
     assert [row[2] for row in rows(table)] == [-1, -1, -1]
 
 
-def test_t22_empty_tables_are_left_alone(table_of, mode, partition_by):
+@pytest.mark.requirement("T22")
+def test_empty_tables_are_left_alone(table_of, mode, partition_by):
     table = table_of(SCHEMA, mode=mode, partition_by=partition_by)
 
     assert table.delete().execute().rows_deleted == 0
@@ -229,7 +244,8 @@ def test_t22_empty_tables_are_left_alone(table_of, mode, partition_by):
     assert rows(table) == []
 
 
-def test_t24_u21_version_1_takes_copy_on_write_only(table_of, partition_by):
+@pytest.mark.requirement("T24", "U21", "D10")
+def test_version_1_takes_copy_on_write_only(table_of, partition_by):
     table = table_of(SCHEMA, ROWS, format_version=1, partition_by=partition_by)
     before = rows(table)
     for builder in (table.delete().where("id = 1"), table.update().set("n", "0")):
@@ -248,7 +264,8 @@ def test_t24_u21_version_1_takes_copy_on_write_only(table_of, partition_by):
     assert len(rows(table)) == 4
 
 
-def test_t25_a_missing_data_file_is_told_by_its_path(table_of, mode, partition_by):
+@pytest.mark.requirement("T25")
+def test_a_missing_data_file_is_told_by_its_path(table_of, mode, partition_by):
     table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
     ((file,),) = rows(table, "_file", where="id = 1")
     table.iceberg.io.delete(file)
@@ -262,7 +279,8 @@ def test_t25_a_missing_data_file_is_told_by_its_path(table_of, mode, partition_b
     assert table.snapshot_id == before
 
 
-def test_t25_a_missing_delete_file_is_told_by_its_path(table_of, mode, partition_by):
+@pytest.mark.requirement("T25")
+def test_a_missing_delete_file_is_told_by_its_path(table_of, mode, partition_by):
     table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
     table.delete().where("id = 1").with_options(mode="merge-on-read").execute()
     (file,) = delete_files(table)
@@ -274,7 +292,8 @@ def test_t25_a_missing_delete_file_is_told_by_its_path(table_of, mode, partition
         table.delete().where("id = 3").execute()
 
 
-def test_t27_m28_write_amplification_is_told(table_of, mode, partition_by):
+@pytest.mark.requirement("T27", "M28")
+def test_write_amplification_is_told(table_of, mode, partition_by):
     table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
 
     result = table.update().set("n", "0").where("id = 1").execute()
@@ -286,9 +305,8 @@ def test_t27_m28_write_amplification_is_told(table_of, mode, partition_by):
     assert result.bytes_written == sum(f.size for f in added)
 
 
-def test_t42_rewritten_files_keep_sort_order_split_offsets_and_metrics(
-    table_of, mode, partition_by
-):
+@pytest.mark.requirement("T42")
+def test_rewritten_files_keep_sort_order_split_offsets_and_metrics(table_of, mode, partition_by):
     """Merge-on-read: the file of the changed row alone has them."""
     table = table_of(SCHEMA, mode=mode, partition_by=partition_by, sort_by=["id"])
     table.append(list(reversed(ROWS)))

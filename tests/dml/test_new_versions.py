@@ -76,9 +76,10 @@ def holds(path, key):
     return key in pq.read_table(path, columns=["id"]).column("id").to_pylist()
 
 
+@pytest.mark.requirement("U01", "U09", "T01")
 @pytest.mark.parametrize("deleted_before", [False, True])
 @pytest.mark.parametrize("mode", ["merge-on-read", "auto"])
-def test_u01_u09_t01_rows_are_those_that_spark_makes(table_of, made, mode, deleted_before):
+def test_rows_are_those_that_spark_makes(table_of, made, mode, deleted_before):
     tables = [table_of(SCHEMA, ROWS[:50], ROWS[50:], properties=SMALL_GROUPS) for _ in range(2)]
     found = []
     for changed, in_tasks in zip(tables, (True, False), strict=True):
@@ -113,7 +114,8 @@ def damage(path):
     return whole
 
 
-def test_u02_row_groups_without_changes_are_not_read(table, made):
+@pytest.mark.requirement("U02")
+def test_row_groups_without_changes_are_not_read(table, made):
     (victim,) = [path_of(f) for f in data_files(table) if holds(path_of(f), 20)]
     whole = damage(victim)
 
@@ -127,7 +129,8 @@ def test_u02_row_groups_without_changes_are_not_read(table, made):
     assert [f.file.record_count for f in added] == [5]
 
 
-def test_u04_every_column_has_new_values(table_of, made):
+@pytest.mark.requirement("U04")
+def test_every_column_has_new_values(table_of, made):
     table = table_of("id BIGINT, n INT", [{"id": i, "n": None} for i in range(9)])
 
     result = table.update().set("id", "id + 100").set("n", "id").where("id > 3").execute()
@@ -138,7 +141,8 @@ def test_u04_every_column_has_new_values(table_of, made):
     )
 
 
-def test_u08_no_row_matches(table, made):
+@pytest.mark.requirement("U08")
+def test_no_row_matches(table, made):
     before = len(snapshots(table))
 
     assert table.update().set("n", "1").where("length(s) = 99").execute().rows_updated == 0

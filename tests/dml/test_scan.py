@@ -31,7 +31,8 @@ def files_for(table, where):
     return plan_files(state, lower_condition(where, state, table._lake.spark))
 
 
-def test_l10_projection_filter_and_limit_alone_and_together(table_of, partition_by):
+@pytest.mark.requirement("L10")
+def test_projection_filter_and_limit_alone_and_together(table_of, partition_by):
     table = table_of(SCHEMA, ROWS, partition_by=partition_by)
 
     assert table.scan(["n", "ID"]).columns == ["n", "id"]
@@ -214,6 +215,7 @@ def test_locations_as_spark_spells_them(location, uri):
     assert spark_uri(location) == uri
 
 
+@pytest.mark.requirement("T40")
 def test_metadata_tables(table_of):
     table = table_of(SCHEMA, ROWS, partition_by=("region",))
     table.delete().where("id = 1").execute()

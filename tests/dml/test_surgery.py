@@ -79,7 +79,8 @@ def check(table, *, counts_nan: bool = True) -> None:
     assert file.nan_value_counts.get(x) == (nans if counts_nan else None)
 
 
-def test_t34_an_update_encodes_one_column_of_one_row_group(table):
+@pytest.mark.requirement("T34")
+def test_an_update_encodes_one_column_of_one_row_group(table):
     before = chunks(path_of(table))
     result = table.update().set("s", "'new'").where("id = 47").execute()
     after = chunks(path_of(table))
@@ -121,7 +122,8 @@ def test_bytes_copied_and_encoded_are_all_that_data_files_have(table, mode, grou
     assert copied == groups
 
 
-def test_t34_a_delete_encodes_its_row_groups_alone(table):
+@pytest.mark.requirement("T34")
+def test_a_delete_encodes_its_row_groups_alone(table):
     before = chunks(path_of(table))
     result = table.delete().where("id IN (30, 31) OR id BETWEEN 60 AND 79").execute()
     assert result.row_groups_copied == 3  # one is encoded, one goes

@@ -33,7 +33,8 @@ def by_id(table):
     return {row[0]: row[1:] for row in rows(table)}
 
 
-def test_u01_u02_u24_a_predicate_changes_exactly_its_rows(table):
+@pytest.mark.requirement("U01", "U02", "U24")
+def test_a_predicate_changes_exactly_its_rows(table):
     result = table.update().set("value", "0").where("id IN (1, 4)").execute()
 
     assert result.rows_updated == 2
@@ -47,7 +48,8 @@ def test_u01_u02_u24_a_predicate_changes_exactly_its_rows(table):
     }
 
 
-def test_u03_u24_several_sets_are_one_statement(table):
+@pytest.mark.requirement("U03", "U24")
+def test_several_sets_are_one_statement(table):
     before = len(snapshots(table))
 
     result = table.update().set("value", 7).set("name", "'x'").where("id = 3").execute()
@@ -57,14 +59,16 @@ def test_u03_u24_several_sets_are_one_statement(table):
     assert len(snapshots(table)) == before + 1
 
 
-def test_u04_u24_u26_no_filter_changes_every_row(table):
+@pytest.mark.requirement("U04", "U24", "U26")
+def test_no_filter_changes_every_row(table):
     result = table.update().set("value", "coalesce(value, 0) + 1").execute()
 
     assert result.rows_updated == 5
     assert [row[3] for row in rows(table)] == [11, 21, 31, 1, 51]
 
 
-def test_u05_explain_names_the_six_stages_in_order(table):
+@pytest.mark.requirement("U05")
+def test_explain_names_the_six_stages_in_order(table):
     plan = table.update().set("value", "1").where("id = 1").explain()
 
     assert plan.stages == ("scan", "filter", "transform", "write", "coalesce", "commit")
@@ -73,7 +77,8 @@ def test_u05_explain_names_the_six_stages_in_order(table):
     assert plan.mode.value in str(plan)
 
 
-def test_u06_only_the_files_of_the_named_partition_are_scanned(table_of, mode, partition_by):
+@pytest.mark.requirement("U06")
+def test_only_the_files_of_the_named_partition_are_scanned(table_of, mode, partition_by):
     """Without partitions the bounds of the files tell."""
     regions = [[row for row in ROWS if row["region"] == region] for region in ("us", "eu", None)]
     batches = [ROWS] if partition_by else regions
@@ -86,21 +91,24 @@ def test_u06_only_the_files_of_the_named_partition_are_scanned(table_of, mode, p
     assert result.rows_updated == 2
 
 
-def test_u07_rows_are_judged_by_the_full_predicate(table):
+@pytest.mark.requirement("U07")
+def test_rows_are_judged_by_the_full_predicate(table):
     result = table.update().set("value", "99").where("length(name) = 1 AND value > 25").execute()
 
     assert result.rows_updated == 2
     assert {i for i, row in by_id(table).items() if row[2] == 99} == {3, 5}
 
 
-def test_u08_a_null_condition_changes_nothing(table):
+@pytest.mark.requirement("U08")
+def test_a_null_condition_changes_nothing(table):
     result = table.update().set("value", "1").where("name <> 'a'").execute()
 
     assert result.rows_updated == 2  # c and d, not the NULL
     assert by_id(table)[2] == ("us", None, 20)
 
 
-def test_u09_other_rows_stay_as_they_were(table):
+@pytest.mark.requirement("U09")
+def test_other_rows_stay_as_they_were(table):
     before = by_id(table)
 
     table.update().set("name", "'new'").where("id = 5").execute()
@@ -109,9 +117,8 @@ def test_u09_other_rows_stay_as_they_were(table):
     assert {i: after[i] for i in (1, 2, 3, 4)} == {i: before[i] for i in (1, 2, 3, 4)}
 
 
-def test_u10_u11_u20_u30_u36_updated_rows_go_under_the_new_spec_deletes_under_the_old(
-    table_of, mode, partition_by
-):
+@pytest.mark.requirement("U10", "U11", "U20", "U30", "U36")
+def test_updated_rows_go_under_the_new_spec_deletes_under_the_old(table_of, mode, partition_by):
     table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
     old = table.iceberg.spec().spec_id
     table.evolve_partitions(["bucket(4, id)"])
@@ -134,7 +141,8 @@ def test_u10_u11_u20_u30_u36_updated_rows_go_under_the_new_spec_deletes_under_th
         assert delete_files(table) == []
 
 
-def test_u36_each_spec_gets_a_delete_manifest_of_its_own(table_of):
+@pytest.mark.requirement("U36")
+def test_each_spec_gets_a_delete_manifest_of_its_own(table_of):
     table = table_of(SCHEMA, ROWS, partition_by=("region",))
     table.evolve_partitions(["bucket(2, id)"])
     table.append([{**row, "id": row["id"] + 10} for row in ROWS])
@@ -149,7 +157,8 @@ def test_u36_each_spec_gets_a_delete_manifest_of_its_own(table_of):
     assert len(rows(table)) == 12
 
 
-def test_u12_data_and_deletes_are_one_snapshot(table_of, mode, partition_by):
+@pytest.mark.requirement("U12")
+def test_data_and_deletes_are_one_snapshot(table_of, mode, partition_by):
     """Copy-on-write has a second data manifest instead: that of the file that went."""
     table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
     before = len(snapshots(table))
@@ -167,7 +176,8 @@ def test_u12_data_and_deletes_are_one_snapshot(table_of, mode, partition_by):
     assert summary(table)["operation"] == "overwrite"
 
 
-def test_u15_u16_position_deletes_are_as_the_specification_has_them(table_of, mode, partition_by):
+@pytest.mark.requirement("U15", "U16")
+def test_position_deletes_are_as_the_specification_has_them(table_of, mode, partition_by):
     """Copy-on-write writes none."""
     later = [{**row, "id": row["id"] + 10} for row in ROWS]
     table = table_of(SCHEMA, ROWS, later, mode=mode, partition_by=partition_by)
@@ -197,7 +207,8 @@ def position_deletes(table: Table, delete: LiveFile) -> list[tuple[str, int]]:
     return [tuple(row.values()) for row in found.read().to_pylist()]
 
 
-def test_u17_u25_expressions_see_the_row_as_it_was(table_of, mode, partition_by):
+@pytest.mark.requirement("U17", "U25")
+def test_expressions_see_the_row_as_it_was(table_of, mode, partition_by):
     table = table_of(
         "id INT, region STRING, a STRING, b STRING",
         [{"id": 1, "region": "us", "a": "A", "b": "B"}],
@@ -210,14 +221,16 @@ def test_u17_u25_expressions_see_the_row_as_it_was(table_of, mode, partition_by)
     assert rows(table) == [(1, "us", "B", "A")]
 
 
-def test_u18_u25_setting_a_column_to_itself_counts(table):
+@pytest.mark.requirement("U18", "U25")
+def test_setting_a_column_to_itself_counts(table):
     result = table.update().set("value", "value").where("id = 1").execute()
 
     assert result.rows_updated == 1
     assert by_id(table)[1] == ("us", "a", 10)
 
 
-def test_u19_u25_computed_values(table_of, mode, partition_by):
+@pytest.mark.requirement("U19", "U25")
+def test_computed_values(table_of, mode, partition_by):
     three = [{"id": i, "region": "us", "name": "n", "value": i * 10} for i in (1, 2, 3)]
     table = table_of(SCHEMA, three, mode=mode, partition_by=partition_by)
 
@@ -227,7 +240,8 @@ def test_u19_u25_computed_values(table_of, mode, partition_by):
     assert [row[3] for row in rows(table)] == [10, 120, 130]
 
 
-def test_u23_target_file_size_bounds_new_files(table_of, mode, partition_by):
+@pytest.mark.requirement("U23")
+def test_target_file_size_bounds_new_files(table_of, mode, partition_by):
     table = table_of(
         "id BIGINT, region STRING, text STRING",
         mode=mode,
@@ -248,7 +262,8 @@ def test_u23_target_file_size_bounds_new_files(table_of, mode, partition_by):
     assert sum(f.rows for f in added) == 100_000
 
 
-def test_u24_u37_empty_table_and_no_match_make_no_snapshot(table_of, mode, partition_by):
+@pytest.mark.requirement("U24", "U37")
+def test_empty_table_and_no_match_make_no_snapshot(table_of, mode, partition_by):
     empty = table_of(SCHEMA, mode=mode, partition_by=partition_by)
     result = empty.update().set("value", "1").execute()
     assert (result.rows_updated, result.snapshot_id) == (0, None)
@@ -262,7 +277,8 @@ def test_u24_u37_empty_table_and_no_match_make_no_snapshot(table_of, mode, parti
     assert len(snapshots(table)) == before
 
 
-def test_u26_years_transform_cross_partition_and_several_files(table_of, mode):
+@pytest.mark.requirement("U26")
+def test_years_transform_cross_partition_and_several_files(table_of, mode):
     schema = "id INT, ts TIMESTAMP, n INT"
     stamps = [datetime(2020, 1, 1), datetime(2020, 12, 31, 23), datetime(1969, 5, 5), None]
     first = [{"id": i, "ts": ts, "n": i} for i, ts in enumerate(stamps)]
@@ -284,7 +300,8 @@ def test_u26_years_transform_cross_partition_and_several_files(table_of, mode):
     assert found[3] is None
 
 
-def test_u38_d7_updating_a_partition_column_moves_the_row(table_of, mode, partition_by):
+@pytest.mark.requirement("U38", "D7")
+def test_updating_a_partition_column_moves_the_row(table_of, mode, partition_by):
     """Every new file's partition is that of its rows; without partitions it is empty."""
     schema = "id INT, day DATE, name STRING"
     table = table_of(
@@ -308,14 +325,16 @@ def test_u38_d7_updating_a_partition_column_moves_the_row(table_of, mode, partit
     assert all(("day_day=2024-02-09" in f.path) == bool(partition_by) for f in added)
 
 
-def test_u27_rows_are_found_by_their_new_values(table):
+@pytest.mark.requirement("U27")
+def test_rows_are_found_by_their_new_values(table):
     table.update().set("name", "'zz'").set("value", "-5").where("id = 1").execute()
 
     assert table.scan(["id"], "name = 'zz' AND value < 0").collect()[0].id == 1
     assert table.scan(["id"], "name = 'a'").collect()[0].id == 5
 
 
-def test_u29_t01_both_modes_give_equal_rows(table_of, partition_by):
+@pytest.mark.requirement("U29", "T01")
+def test_both_modes_give_equal_rows(table_of, partition_by):
     results = {}
     for mode in ("copy-on-write", "merge-on-read", "auto"):
         table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
@@ -326,7 +345,8 @@ def test_u29_t01_both_modes_give_equal_rows(table_of, partition_by):
     assert len({tuple(found) for found in results.values()}) == 1
 
 
-def test_u31_assignments_follow_ansi_store_assignment(table):
+@pytest.mark.requirement("U31", "D9")
+def test_assignments_follow_ansi_store_assignment(table):
     before = rows(table)
     with pytest.raises(TypeMismatchError, match="'value' expects int but got string") as wrong:
         table.update().set("value", "'x'").execute()
@@ -349,7 +369,8 @@ def test_u31_assignments_follow_ansi_store_assignment(table):
     assert by_id(table)[7] == ("us", "7", 7)
 
 
-def test_u33_one_delete_file_per_partition(table_of, mode, partition_by):
+@pytest.mark.requirement("U33", "D18")
+def test_one_delete_file_per_partition(table_of, mode, partition_by):
     six = [*ROWS, {"id": 6, "region": None, "name": "f", "value": 60}]
     table = table_of(SCHEMA, six, six, mode=mode, partition_by=partition_by)
 
@@ -363,7 +384,8 @@ def test_u33_one_delete_file_per_partition(table_of, mode, partition_by):
     assert result.delete_files_added == len(deletes)
 
 
-def test_u34_merge_on_read_writes_the_updated_rows_only(table_of, mode, partition_by):
+@pytest.mark.requirement("U34", "D3", "D4")
+def test_merge_on_read_writes_the_updated_rows_only(table_of, mode, partition_by):
     """Copy-on-write writes the other rows of the file too."""
     table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
 
@@ -377,7 +399,8 @@ def test_u34_merge_on_read_writes_the_updated_rows_only(table_of, mode, partitio
     assert facts["spark.update.num-copied-rows"] == str(copied)
 
 
-def test_u39_repeated_updates_of_a_file_stay_right(table):
+@pytest.mark.requirement("U39")
+def test_repeated_updates_of_a_file_stay_right(table):
     model = {row["id"]: row["value"] for row in ROWS}
     steps = [("id IN (1, 2)", 1), ("id IN (2, 3)", 10), ("id IN (1, 2)", 100), ("id = 5", 1000)]
     for condition, amount in steps:
@@ -436,6 +459,7 @@ def test_nested_fields_are_assigned_by_path(table_of, mode):
     assert found[3] == {"id": 3, "p": {"a": 4, "b": {"c": "y"}}, "tags": ["n"], "m": {"z": 9}}
 
 
+@pytest.mark.requirement("U26")
 @pytest.mark.parametrize(
     ("schema", "name", "value"),
     [
@@ -444,7 +468,7 @@ def test_nested_fields_are_assigned_by_path(table_of, mode):
     ],
     ids=["a dot in the name", "in a struct"],
 )
-def test_u26_rows_follow_their_partition_whatever_its_column_is_called(
+def test_rows_follow_their_partition_whatever_its_column_is_called(
     table_of, mode, schema, name, value
 ):
     """A new value of the source column moves the row, in copy-on-write as well."""
@@ -463,7 +487,8 @@ def test_u26_rows_follow_their_partition_whatever_its_column_is_called(
     assert partitions == {(1,), (7,)}
 
 
-def test_u26_a_sort_order_ends_with_new_values_of_its_column_whatever_it_is_called(table_of):
+@pytest.mark.requirement("U26")
+def test_a_sort_order_ends_with_new_values_of_its_column_whatever_it_is_called(table_of):
     """A rewritten file that is no longer sorted must not say so."""
     table = table_of(
         "`a.b` INT, n INT",

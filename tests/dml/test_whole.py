@@ -28,7 +28,8 @@ def table(table_of, mode, partition_by):
     return table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
 
 
-def test_x04_every_statement_returns_one_kind_of_result(table):
+@pytest.mark.requirement("X04")
+def test_every_statement_returns_one_kind_of_result(table):
     results = [
         table.append([{"id": 9, "region": "us", "n": 9, "d": None}]),
         table.update().set("n", "0").where("id = 9").execute(),
@@ -48,7 +49,8 @@ def test_x04_every_statement_returns_one_kind_of_result(table):
         results[0].rows_inserted = 5
 
 
-def test_m13_m29_totals_of_a_result():
+@pytest.mark.requirement("M13", "M29")
+def test_totals_of_a_result():
     result = DmlResult("merge", rows_inserted=10, rows_updated=5, rows_deleted=3, rows_copied=100)
     assert result.total_affected == 18
     assert result.total_rows_written == 115
@@ -56,7 +58,8 @@ def test_m13_m29_totals_of_a_result():
     assert DmlResult("merge").total_affected == 0
 
 
-def test_x06_spark_reads_the_result_without_the_library(table_of, spark, mode, partition_by):
+@pytest.mark.requirement("X06")
+def test_spark_reads_the_result_without_the_library(table_of, spark, mode, partition_by):
     """Data files as they are, less the rows that position-delete files name."""
     table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
     table.update().set("n", "n * 10").where("id > 3").execute()
@@ -75,7 +78,8 @@ def test_x06_spark_reads_the_result_without_the_library(table_of, spark, mode, p
     assert found == rows(table) == [(2, "eu", 2, None), (3, "us", 3, None), (4, "eu", 40, None)]
 
 
-def test_x08_the_summary_tells_what_was_done(table, mode):
+@pytest.mark.requirement("X08")
+def test_the_summary_tells_what_was_done(table, mode):
     table.update().set("n", "0").where("id = 1").with_options(summary={"why": "a test"}).execute()
 
     facts = summary(table)
@@ -86,7 +90,8 @@ def test_x08_the_summary_tells_what_was_done(table, mode):
     assert facts["why"] == "a test"
 
 
-def test_x09_statements_that_change_nothing_make_no_snapshot(table):
+@pytest.mark.requirement("X09")
+def test_statements_that_change_nothing_make_no_snapshot(table):
     before = len(snapshots(table))
     nothing = [
         table.delete().where("id = 77").execute(),

@@ -1,4 +1,4 @@
-"""Replacements on tables that Iceberg's own runtime made, read back by it (R30)."""
+"""Replacements on tables that Iceberg's own runtime made, read back by it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from icefloe.lake import EMBEDDED_CATALOG
 pytestmark = pytest.mark.iceberg
 
 
+@pytest.mark.requirement("R30")
 @pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
-def test_r30_partitions_rows_and_keys_of_a_table_made_by_spark_sql(lake: Any, mode: str) -> None:
+def test_partitions_rows_and_keys_of_a_table_made_by_spark_sql(lake: Any, mode: str) -> None:
     name = f"turns.replaced_{mode.replace('-', '_')}"
     path = f"{EMBEDDED_CATALOG}.{name}"
     spark = lake.spark

@@ -102,8 +102,9 @@ def test_delete_of_every_row_counts_live_rows(dented: Table) -> None:
     assert_rows(dented)
 
 
+@pytest.mark.requirement("T33", "D16")
 def test_statements_after_one_another_bring_no_row_back(dented: Table) -> None:
-    """T33: equality deletes are applied when a file is rewritten."""
+    """Equality deletes are applied when a file is rewritten."""
     dented.update().set("n", "n + 1").where("id = 1").execute()
     dented.delete().where("id = 3").execute()
     dented.update().set("n", "n + 1").where("region = 'eu'").execute()

@@ -1,4 +1,4 @@
-"""Compaction: fewer files, no deletes, the same rows, whoever writes meanwhile (T39)."""
+"""Compaction: fewer files, no deletes, the same rows, whoever writes meanwhile."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tables import data_files, delete_files, live_files, rows, snapshots, stored
 
 from icefloe.errors import ColumnNotFoundError, ConflictError, StatementError
 
+pytestmark = pytest.mark.requirement("T39")
+
 SCHEMA = "id BIGINT, region STRING, n INT"
 
 
@@ -30,7 +32,7 @@ BATCHES = [
 
 
 def test_small_files_and_deletes_become_one_file_per_partition(table_of, mode, partition_by):
-    """T39: rows are the same, the snapshot says what it did, history is still there."""
+    """Rows are the same, the snapshot says what it did, history is still there."""
     table = table_of(SCHEMA, *BATCHES, mode=mode, partition_by=partition_by)
     table.update().set("n", "99").where("id = 4").execute()
     table.delete().where("id = 8").execute()

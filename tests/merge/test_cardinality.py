@@ -1,4 +1,4 @@
-"""M02: a row of the table is changed by one source row at most."""
+"""A row of the table is changed by one source row at most."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from tables import live_files
 
 from icefloe.errors import CardinalityError, StatementError
 
+pytestmark = pytest.mark.requirement("M02")
+
 TARGET = [row(1, "us", 10), row(2, "eu", 20), row(3, "us", 30)]
 TWICE = [row(1, "us", 1), row(2, "eu", 2), row(1, "us", 3), row(7, "us", 7), row(7, "us", 8)]
 
@@ -18,7 +20,7 @@ def table(table_of, mode, partition_by):
     return table_of(SCHEMA, TARGET, mode=mode, partition_by=partition_by)
 
 
-def test_m02_two_source_rows_for_one_row_are_an_error_that_names_it(table):
+def test_two_source_rows_for_one_row_are_an_error_that_names_it(table):
     """The table stays as it was, and no file is left behind; for DELETE clauses too."""
     before, files = table.snapshot_id, live_files(table)
     merge = table.merge(TWICE, on="target.id = source.id")
@@ -40,7 +42,7 @@ def test_m02_two_source_rows_for_one_row_are_an_error_that_names_it(table):
     assert leftovers(table) == set()
 
 
-def test_m02_duplicates_that_change_nothing_and_unmatched_ones_are_legal(table):
+def test_duplicates_that_change_nothing_and_unmatched_ones_are_legal(table):
     result = (
         table.merge(TWICE, on=["id"])
         .when_matched("source.n = 2").update({"n": "source.n"})
@@ -138,7 +140,7 @@ def test_equal_source_rows_are_still_two(table_of, mode):
 @pytest.mark.usefixtures("shuffled")
 @pytest.mark.parametrize("inserts", [True, False], ids=["right or full", "inner or left"])
 @pytest.mark.parametrize("by_source", [True, False], ids=["by source", "matched"])
-def test_m02_holds_where_the_source_is_shuffled(table_of, inserts, by_source):
+def test_holds_where_the_source_is_shuffled(table_of, inserts, by_source):
     """Of a large source only rows that share their key are told when they change nothing."""
     table = table_of(SCHEMA, TARGET)
 

@@ -19,7 +19,8 @@ def table(table_of, mode, partition_by):
     return table_of(SCHEMA, TARGET, mode=mode, partition_by=partition_by)
 
 
-def test_m01_m04_m05_m07_m09_m13_m31_changes_of_all_kinds_are_one_snapshot(table, mode):
+@pytest.mark.requirement("M01", "M04", "M05", "M07", "M09", "M13", "M31")
+def test_changes_of_all_kinds_are_one_snapshot(table, mode):
     """The CDC example: I, U and D rows, and what the source does not have any more."""
     changes = [
         row(1, "us", 11, op="U"),
@@ -51,7 +52,8 @@ def test_m01_m04_m05_m07_m09_m13_m31_changes_of_all_kinds_are_one_snapshot(table
     assert leftovers(table) == set()
 
 
-def test_m05_m06_m08_only_the_first_true_clause_applies_and_null_is_not_true(table):
+@pytest.mark.requirement("M05", "M06", "M08")
+def test_only_the_first_true_clause_applies_and_null_is_not_true(table):
     """Rows for which no clause is true stay, or are not inserted."""
     source = [row(1, "us", None), row(2, "eu", 5), row(5, "us", 7), row(7, "x", None), row(8)]
 
@@ -72,7 +74,8 @@ def test_m05_m06_m08_only_the_first_true_clause_applies_and_null_is_not_true(tab
     ]  # fmt: skip
 
 
-def test_m08_d17_merge_that_changes_nothing_makes_no_snapshot_and_no_file(table):
+@pytest.mark.requirement("M08", "D17")
+def test_merge_that_changes_nothing_makes_no_snapshot_and_no_file(table):
     before, files = table.snapshot_id, data_files(table)
 
     result = (
@@ -93,7 +96,8 @@ def test_m08_d17_merge_that_changes_nothing_makes_no_snapshot_and_no_file(table)
     assert leftovers(table) == set()
 
 
-def test_m11_star_is_every_column_by_name_and_ignores_others(table_of, mode, partition_by):
+@pytest.mark.requirement("M11")
+def test_star_is_every_column_by_name_and_ignores_others(table_of, mode, partition_by):
     """Both forms equal the explicit map; a row set to what it is counts as updated."""
     columns = ("id", "region", "n", "ts")
     source = [
@@ -126,7 +130,8 @@ def test_upsert_is_update_all_and_insert_all(table):
     assert len(triples(table)) == 5
 
 
-def test_m10_columns_and_python_values_and_own_aliases(table):
+@pytest.mark.requirement("M10")
+def test_columns_and_python_values_and_own_aliases(table):
     """Expressions may be Columns; a plain value that is no str is a literal."""
     source = table._lake.spark.createDataFrame([(1, 7), (9, 9)], "key INT, m INT")
 
@@ -144,7 +149,8 @@ def test_m10_columns_and_python_values_and_own_aliases(table):
     ]  # fmt: skip
 
 
-def test_d07_updating_a_partition_column_moves_the_row(table, mode):
+@pytest.mark.requirement("D7")
+def test_updating_a_partition_column_moves_the_row(table, mode):
     result = (
         table.merge([row(1, "ap", 1), row(2, "us", 2)], on=["id"])
         .when_matched().update({"region": "source.region"})
@@ -163,7 +169,8 @@ def test_d07_updating_a_partition_column_moves_the_row(table, mode):
         assert sorted(merged.items()) == expected
 
 
-def test_m14_m28_m35_counts_are_measured(table_of, mode, partition_by):
+@pytest.mark.requirement("M14", "M28", "M35", "D4")
+def test_counts_are_measured(table_of, mode, partition_by):
     """One row of ten: nine are copied in copy-on-write, none in merge-on-read."""
     ten = [row(3 * i, "us", i) for i in range(10)]
     table = table_of(SCHEMA, ten, mode=mode, partition_by=partition_by)
@@ -189,8 +196,9 @@ def test_m14_m28_m35_counts_are_measured(table_of, mode, partition_by):
         assert others == 9
 
 
+@pytest.mark.requirement("X08")
 def test_result_is_told_in_the_snapshot_summary(table, mode):
-    """X08: under our names, and under those of Iceberg's Spark runtime."""
+    """Under our names, and under those of Iceberg's Spark runtime."""
     result = (
         table.merge([row(1, "us", 11), row(2, "eu", 0), row(3, "ap", 30)], on=["id"])
         .when_matched("source.n = 0").delete()
@@ -306,7 +314,8 @@ def test_repeated_merges_of_the_same_rows_stay_right(table):
     assert len(rows(table)) == 4
 
 
-def test_m23_deletes_name_file_and_position_of_the_original_rows(table_of, mode, partition_by):
+@pytest.mark.requirement("M23")
+def test_deletes_name_file_and_position_of_the_original_rows(table_of, mode, partition_by):
     """Rows 1 and 4 lie in files of their own batch; no other file is named or touched."""
     batches = [[row(i, "us", i) for i in (0, 1, 2)], [row(i, "us", i) for i in (6, 4, 5)], [row(9)]]
     table = table_of(SCHEMA, *batches, mode=mode, partition_by=partition_by)

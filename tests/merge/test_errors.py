@@ -1,4 +1,4 @@
-"""M33: a MERGE that is wrong is refused in our words; nothing changes, no file is left."""
+"""A MERGE that is wrong is refused in our words; nothing changes, no file is left."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from icefloe.errors import (
     StatementError,
     TypeMismatchError,
 )
+
+pytestmark = pytest.mark.requirement("M33")
 
 TARGET = [row(1, "us", 10), row(2, "eu", 20)]
 ON = "target.id = source.id"
@@ -176,7 +178,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_m33_wrong_merges_are_refused(table_of, wrong):
+def test_wrong_merges_are_refused(table_of, wrong):
     table = table_of(SCHEMA, TARGET)
     build, error, told = WRONG[wrong]
     before, files, stored = table.snapshot_id, live_files(table), stored_files(table)
@@ -191,7 +193,8 @@ def test_m33_wrong_merges_are_refused(table_of, wrong):
     assert leftovers(table) == set()
 
 
-def test_m33_x10_what_fails_while_rows_are_written_leaves_nothing(table):
+@pytest.mark.requirement("X10")
+def test_what_fails_while_rows_are_written_leaves_nothing(table):
     """Row 3 cannot be inserted, row 1 could have been updated."""
     before, stored = table.snapshot_id, stored_files(table)
 

@@ -1,4 +1,4 @@
-"""The join is no wider than the clauses need, and gives the same rows however it runs (M03)."""
+"""The join is no wider than the clauses need, and gives the same rows however it runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from merge_rows import SCHEMA, in_order, row, triples
 from tables import snapshots
 
 from icefloe.errors import CardinalityError
+
+pytestmark = pytest.mark.requirement("M03")
 
 TARGET = [row(1, "us", 1), row(2, "eu", 2), row(3, None, 3), row(None, "us", 4)]
 SOURCE = [row(2, "eu", 20), row(5, "us", 50), row(None, "x", 60), row(5, "us", 51)]
@@ -60,7 +62,7 @@ REWRITING = ("o", "mi", "mio")  # these in copy-on-write, the others in merge-on
     ],
 )
 class TestEveryShape:
-    """M03: the shape is told, and gives the right rows."""
+    """The shape is told, and gives the right rows."""
 
     def test_with_the_source_broadcast(self, table_of, kinds, mode):
         check(table_of(SCHEMA, TARGET, mode=mode), kinds, SHAPES[kinds][0])
@@ -83,7 +85,7 @@ def check(table, kinds, shape):
     assert triples(table) == expected(kinds)
 
 
-def test_m03_one_pass_with_clauses_of_every_kind_is_told(table_of, mode, partition_by):
+def test_one_pass_with_clauses_of_every_kind_is_told(table_of, mode, partition_by):
     """One scan of the table and one full outer join; str(plan) says so to people."""
     table = table_of(SCHEMA, TARGET, mode=mode, partition_by=partition_by)
 

@@ -25,7 +25,8 @@ def full_merge(table, source):
     )  # fmt: skip
 
 
-def test_x05_over_position_deletes(table_of, mode, partition_by):
+@pytest.mark.requirement("X05")
+def test_over_position_deletes(table_of, mode, partition_by):
     """Deleted rows do not match, are not orphans, and do not come back."""
     table = table_of(SCHEMA, TEN, mode=mode, partition_by=partition_by)
     table.delete().where("id IN (1, 4, 9)").with_options(mode="merge-on-read").execute()
@@ -45,7 +46,8 @@ def test_x05_over_position_deletes(table_of, mode, partition_by):
     assert leftovers(table) == set()
 
 
-def test_x05_d16_over_equality_deletes(table_of, lake, mode):
+@pytest.mark.requirement("X05", "D16")
+def test_over_equality_deletes(table_of, lake, mode):
     """Rows that another engine deleted by value are not there, and stay so after a rewrite."""
     table = table_of(SCHEMA, TEN, mode=mode)
     publish(lake, table, deletes=[equality_delete(table, [{"id": 1}, {"id": 3}, {"id": 9}])])
@@ -62,7 +64,8 @@ def test_x05_d16_over_equality_deletes(table_of, lake, mode):
     )  # fmt: skip
 
 
-def test_d08_over_several_specs(table_of, mode):
+@pytest.mark.requirement("D8")
+def test_over_several_specs(table_of, mode):
     """New data goes under the current spec, deletes under that of their file."""
     table = table_of(SCHEMA, TEN[:4], mode=mode, partition_by=("region",))
     table.evolve_partitions(("bucket(2, id)",))
@@ -100,8 +103,9 @@ def test_rows_that_moved_between_partitions_are_found_again(table_of, mode, part
     assert len(found) == 10
 
 
+@pytest.mark.requirement("T01", "T04", "T10")
 @pytest.mark.parametrize("how", ["copy-on-write", "merge-on-read", "auto"])
-def test_t01_t04_t10_mode_comes_from_the_option_or_the_property_of_merge(table_of, how):
+def test_mode_comes_from_the_option_or_the_property_of_merge(table_of, how):
     """Not from the modes of UPDATE and DELETE; only merge-on-read leaves delete files."""
     others = {"write.delete.mode": "copy-on-write", "write.update.mode": "copy-on-write"}
     table = table_of(SCHEMA, TEN, properties={**others, "write.merge.mode": how})
@@ -122,8 +126,9 @@ def test_t01_t04_t10_mode_comes_from_the_option_or_the_property_of_merge(table_o
     assert [n for i, _, n in triples(table) if i in (1, 2)] == [-1, -2]
 
 
+@pytest.mark.requirement("T37")
 def test_auto_rewrites_a_file_that_loses_many_rows_and_marks_one_that_loses_few(table_of):
-    """T37: by icefloe.auto.rewrite-fraction, file by file."""
+    """By icefloe.auto.rewrite-fraction, file by file."""
     table = table_of(SCHEMA, TEN, [row(20 + i, "us", i) for i in range(10)], mode="auto")
     first, second = sorted(data_files(table), key=lambda f: f.sequence_number)
 
@@ -141,7 +146,8 @@ def test_auto_rewrites_a_file_that_loses_many_rows_and_marks_one_that_loses_few(
     assert (result.data_files_removed, result.delete_files_added) == (1, 1)
 
 
-def test_t24_version_1_tables_are_rewritten_only(table_of):
+@pytest.mark.requirement("T24")
+def test_version_1_tables_are_rewritten_only(table_of):
     table = table_of(SCHEMA, TEN[:3], mode="copy-on-write", format_version=1)
     with pytest.raises(UnsupportedTableError, match="format version 2"):
         table.upsert([row(1)], on=["id"]).with_options(mode="merge-on-read").execute()
@@ -227,7 +233,8 @@ def test_idempotency_key_runs_a_statement_once(table_of, mode, partition_by):
     assert triples(table)[-1] == (9, "us", 9)
 
 
-def test_x07_old_snapshots_stay_readable(table_of, mode, partition_by):
+@pytest.mark.requirement("X07")
+def test_old_snapshots_stay_readable(table_of, mode, partition_by):
     table = table_of(SCHEMA, TEN[:3], mode=mode, partition_by=partition_by)
     before, old = table.snapshot_id, triples(table)
 

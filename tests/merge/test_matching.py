@@ -19,7 +19,8 @@ def table(table_of, mode, partition_by):
     return table_of(SCHEMA, TARGET, mode=mode, partition_by=partition_by)
 
 
-def test_m10_reversed_operands_and_differing_names(table):
+@pytest.mark.requirement("M10")
+def test_reversed_operands_and_differing_names(table):
     source = [{"key": 2, "amount": 5}, {"key": 7, "amount": 6}]
 
     result = (
@@ -35,6 +36,7 @@ def test_m10_reversed_operands_and_differing_names(table):
     ]  # fmt: skip
 
 
+@pytest.mark.requirement("M32", "M30", "M37")
 @pytest.mark.parametrize(
     "on",
     [
@@ -43,8 +45,8 @@ def test_m10_reversed_operands_and_differing_names(table):
     ],
     ids=["names", "text"],
 )
-def test_m32_m30_compound_keys_match_only_together(table, on):
-    """(1, us) updates only the us row; a NULL in either part matches nothing (M37)."""
+def test_compound_keys_match_only_together(table, on):
+    """(1, us) updates only the us row; a NULL in either part matches nothing."""
     source = [row(1, "us", -1), row(2, "eu", -2), row(3, None, -3)]
 
     result = table.upsert(source, on=on).execute()
@@ -55,7 +57,8 @@ def test_m32_m30_compound_keys_match_only_together(table, on):
     ]  # fmt: skip
 
 
-def test_m37_d12_null_keys_never_match(table_of, mode, partition_by):
+@pytest.mark.requirement("M37", "D12")
+def test_null_keys_never_match(table_of, mode, partition_by):
     """Such source rows are inserted, such rows of the table are not matched by source."""
     table = table_of(
         SCHEMA, [row(None, "t", 1), row(1, "t", 2)], mode=mode, partition_by=partition_by
@@ -88,6 +91,7 @@ def test_null_safe_equality_matches_null_keys(table_of, mode, partition_by):
     assert triples(table) == [(None, "s", 3), (1, "t", 2), (2, "s", 4)]
 
 
+@pytest.mark.requirement("M33")
 @pytest.mark.parametrize(
     ("on", "matched"),
     [
@@ -100,7 +104,7 @@ def test_null_safe_equality_matches_null_keys(table_of, mode, partition_by):
     ],
     ids=["or", "range", "expression", "both sides", "functions", "never"],
 )
-def test_m33_any_deterministic_condition_gives_the_right_rows(table_of, on, matched):
+def test_any_deterministic_condition_gives_the_right_rows(table_of, on, matched):
     """One source row each time, so that every match is a row of the table."""
     source = {
         "OR": row(1, "x", 30),
@@ -126,7 +130,8 @@ def test_m33_any_deterministic_condition_gives_the_right_rows(table_of, on, matc
     assert result.clauses == (len(matched), len(new))
 
 
-def test_m33_or_condition_in_every_layout_with_all_clauses(table):
+@pytest.mark.requirement("M33")
+def test_or_condition_in_every_layout_with_all_clauses(table):
     """A join that cannot hash its keys, with rows missing on either side."""
     result = (
         table.merge([row(2, "x", 11), row(8, "y", 8)], "target.id = source.id OR target.n = source.n")
@@ -141,7 +146,8 @@ def test_m33_or_condition_in_every_layout_with_all_clauses(table):
     assert triples(table) == [(1, "eu", 2), (1, "us", 0), (3, None, 30), (8, "y", 8)]
 
 
-def test_m38_empty_sides(table_of, mode, partition_by):
+@pytest.mark.requirement("M38")
+def test_empty_sides(table_of, mode, partition_by):
     """An empty table gets all rows; an empty source does nothing unless a by-source clause does."""
     table = table_of(SCHEMA, mode=mode, partition_by=partition_by)
     source = [row(1, "us", 1), row(1, "us", 1), row(2, "eu", 2)]
@@ -162,7 +168,8 @@ def test_m38_empty_sides(table_of, mode, partition_by):
     assert triples(table) == [(2, "eu", 2)]
 
 
-def test_m39_insert_only_merge_appends_and_keeps_every_file(table, partition_by):
+@pytest.mark.requirement("M39")
+def test_insert_only_merge_appends_and_keeps_every_file(table, partition_by):
     """Rows that match are not written anew, also when several source rows match them."""
     before = {f.path for f in data_files(table)}
 
@@ -183,7 +190,8 @@ def test_m39_insert_only_merge_appends_and_keeps_every_file(table, partition_by)
     ]  # fmt: skip
 
 
-def test_m40_source_made_of_the_table_sees_it_as_it_was(table):
+@pytest.mark.requirement("M40")
+def test_source_made_of_the_table_sees_it_as_it_was(table):
     """Own rows of one region: exactly those change, once, and new ones are not seen again."""
     source = table.scan(where="region = 'us'").selectExpr(
         "id + 1 AS id", "region", "n + 100 AS n", "ts + INTERVAL 1 DAY AS ts"

@@ -1,4 +1,4 @@
-"""Which files a MERGE reads: pruning by the source's partitions and keys (M18–M22, D11)."""
+"""Which files a MERGE reads: pruning by the source's partitions and keys."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def both_ways(table, source, on):
     return plan, pruned, whole
 
 
-def test_m18_m23_m30_only_partitions_of_the_source_are_read(table_of, mode):
+@pytest.mark.requirement("M18", "M23", "M30")
+def test_only_partitions_of_the_source_are_read(table_of, mode):
     """Three of four regions stay unread, and keep their files."""
     table = table_of(SCHEMA, FOUR, mode=mode, partition_by=("region",))
     before = {f.file.partition[0]: f.path for f in data_files(table)}
@@ -67,6 +68,7 @@ def hour(number, minute=0):
     return datetime(2024, 1, 31, 22) + timedelta(hours=number, minutes=minute)
 
 
+@pytest.mark.requirement("M21")
 @pytest.mark.parametrize(
     ("transform", "kind", "parts", "hit"),
     [
@@ -100,7 +102,7 @@ def hour(number, minute=0):
     ],
     ids=["identity", "truncate-string", "truncate-int", "years", "months", "days", "hours"],
 )
-def test_m21_every_transform_whose_value_follows_from_the_key(
+def test_every_transform_whose_value_follows_from_the_key(
     table_of, spark, transform, kind, parts, hit
 ):
     """Two of three partitions, between whose bounds the keys lie; the middle one is not read."""
@@ -124,6 +126,7 @@ def test_m21_every_transform_whose_value_follows_from_the_key(
     assert [r[0] for r in middle] == [1, 1]
 
 
+@pytest.mark.requirement("M21")
 @pytest.mark.parametrize(
     ("mode", "kind", "least"),
     [
@@ -132,7 +135,7 @@ def test_m21_every_transform_whose_value_follows_from_the_key(
         ("copy-on-write", "DECIMAL(4, 2)", "-99.99"),
     ],
 )
-def test_m21_key_that_truncate_has_no_value_for(table_of, spark, mode, kind, least):
+def test_key_that_truncate_has_no_value_for(table_of, spark, mode, kind, least):
     """Rounded down it would leave its type: only the other partition columns rule out files."""
     table = table_of(f"k {kind}, r STRING, n INT", partition_by=("truncate(10, k)", "r"), mode=mode)
     cast = f"SELECT CAST(k AS {kind}) AS k, r, n FROM VALUES"
@@ -152,7 +155,8 @@ def test_m21_key_that_truncate_has_no_value_for(table_of, spark, mode, kind, lea
     assert [(int(k), r, n) for k, r, n in rows(table)] == after
 
 
-def test_m21_buckets_of_the_source_are_read(table_of):
+@pytest.mark.requirement("M21")
+def test_buckets_of_the_source_are_read(table_of):
     """Every bucket's file has nearly the same range of ids, so that buckets alone tell."""
     forty = [row(i, "us", i) for i in range(40)]
     table = table_of(SCHEMA, forty, partition_by=("bucket(4, id)",))
@@ -167,7 +171,8 @@ def test_m21_buckets_of_the_source_are_read(table_of):
     assert triples(table) == [(i, "us", -i if i in same else i) for i in range(40)]
 
 
-def test_m19_limit_is_inclusive_and_the_count_that_broke_it_is_told(table_of, mode, spark):
+@pytest.mark.requirement("M19")
+def test_limit_is_inclusive_and_the_count_that_broke_it_is_told(table_of, mode, spark):
     table = table_of(SCHEMA, FOUR, mode=mode, partition_by=("region",))
     source = [row(0, "ap", -1), row(1, "eu", -1), row(4, "ap", -1)]
     merge = table.upsert(source, on=["id", "region"])
@@ -188,7 +193,8 @@ def test_m19_limit_is_inclusive_and_the_count_that_broke_it_is_told(table_of, mo
         assert applied or any("1001 partitions" in reason for reason in plan.reasons)
 
 
-def test_m20_partition_column_that_is_not_compared_prunes_nothing(table_of, mode):
+@pytest.mark.requirement("M20")
+def test_partition_column_that_is_not_compared_prunes_nothing(table_of, mode):
     table = table_of(SCHEMA, FOUR, mode=mode, partition_by=("region",))
 
     for on in (["id"], "target.id = source.id AND target.region >= source.region"):
@@ -215,8 +221,9 @@ def test_types_that_differ_prune_nothing_that_matches(table_of, spark):
     assert rows(table, "n") == [(1,), (1,), (5,), (6,)]
 
 
-def test_m22_by_source_clause_without_condition_sees_every_partition(table_of, mode):
-    """D11: no row of a region that the source lacks is hidden."""
+@pytest.mark.requirement("M22", "D11")
+def test_by_source_clause_without_condition_sees_every_partition(table_of, mode):
+    """No row of a region that the source lacks is hidden."""
     table = table_of(SCHEMA, FOUR, mode=mode, partition_by=("region",))
 
     merge = (
@@ -232,7 +239,8 @@ def test_m22_by_source_clause_without_condition_sees_every_partition(table_of, m
     assert (result.clauses, triples(table)) == ((1, 7), [(1, "eu", -1)])
 
 
-def test_d11_by_source_condition_that_pins_partitions_reads_those_besides(table_of, mode):
+@pytest.mark.requirement("D11")
+def test_by_source_condition_that_pins_partitions_reads_those_besides(table_of, mode):
     table = table_of(SCHEMA, FOUR, mode=mode, partition_by=("region",))
 
     result = (
@@ -248,8 +256,9 @@ def test_d11_by_source_condition_that_pins_partitions_reads_those_besides(table_
     assert triples(table) == [(i, REGIONS[i % 4], -1 if i == 1 else i) for i in range(7)]
 
 
+@pytest.mark.requirement("M22")
 def test_by_source_condition_on_other_columns_sees_every_partition(table_of, mode):
-    """M22: nothing is known of where such rows are."""
+    """Nothing is known of where such rows are."""
     table = table_of(SCHEMA, FOUR, mode=mode, partition_by=("region",))
 
     result = (
@@ -262,7 +271,8 @@ def test_by_source_condition_on_other_columns_sees_every_partition(table_of, mod
     assert triples(table) == [(i, REGIONS[i % 4], 100 if i in (2, 5, 6) else i) for i in range(8)]
 
 
-def test_m34_files_are_chosen_by_the_ranges_of_keys_without_partitions(table_of, mode):
+@pytest.mark.requirement("M34")
+def test_files_are_chosen_by_the_ranges_of_keys_without_partitions(table_of, mode):
     """A small source reads the files it matches, one that is everywhere reads all."""
     batches = [[row(10 * b + i, "us", i) for i in range(10)] for b in range(5)]
     table = table_of(SCHEMA, *batches, mode=mode)
@@ -279,8 +289,9 @@ def test_m34_files_are_chosen_by_the_ranges_of_keys_without_partitions(table_of,
     assert [r[0] for r in triples(table) if r[2] == -1] == [3, 44]
 
 
+@pytest.mark.requirement("D8")
 def test_partitions_of_older_specs_are_chosen_too(table_of, mode):
-    """D8: the count is of the current spec; files of each spec are judged by their own."""
+    """The count is of the current spec; files of each spec are judged by their own."""
     table = table_of(SCHEMA, FOUR, mode=mode, partition_by=("region",))
     table.evolve_partitions(("bucket(4, id)",))
     table.append([row(10 + i, REGIONS[i % 4], i) for i in range(4)])
@@ -300,7 +311,8 @@ def test_partitions_of_older_specs_are_chosen_too(table_of, mode):
     assert pruned.rows_updated == 2
 
 
-def test_m15_m16_m17_options_have_their_defaults_and_stick(table_of):
+@pytest.mark.requirement("M15", "M16", "M17")
+def test_options_have_their_defaults_and_stick(table_of):
     assert MergeOptions().enable_dpp is True
     assert MergeOptions().dpp_max_partitions == 1000
     assert MergeOptions().duplicates == "error"

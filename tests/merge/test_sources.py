@@ -161,8 +161,9 @@ print(result.rows_updated, result.rows_inserted, right, table.count())
 """
 
 
+@pytest.mark.requirement("M26", "M36")
 @pytest.mark.slow
-def test_m26_m36_a_source_larger_than_the_drivers_memory(tmp_path, mode):
+def test_a_source_larger_than_the_drivers_memory(tmp_path, mode):
     """Five million rows with 512 MB for driver and tasks together; 8 MB may be collected."""
     said = subprocess.run(
         [sys.executable, "-c", LARGE, str(tmp_path / "lake"), mode],

@@ -215,9 +215,12 @@ class Program:
         assert comparable(found) == comparable(wanted), self.say()
 
 
+@pytest.mark.requirement(
+    "M01", "M02", "M03", "M04", "M05", "M06", "M07", "M08", "M32", "M33", "M37"
+)
 @pytest.mark.parametrize("seed", seeds(4, 300))
 def test_a_random_merge_program_equals_duckdb(lake, spark, seed):
-    """M01–M08, M32, M33, M37: two to four MERGEs over a table with a past."""
+    """Two to four MERGEs over a table with a past."""
     program = Program(lake, seed)
     program.append(program.luck.randint(5, 30))
     if program.luck.random() < 0.7:

@@ -163,9 +163,10 @@ class Program:
         return "\n  ".join([again, *self.steps])
 
 
+@pytest.mark.requirement("R22")
 @pytest.mark.parametrize("seed", seeds())
 def test_a_random_replacement_equals_delete_and_insert(lake, seed):
-    """R22: partitions when the predicate falls on their borders, rows otherwise."""
+    """Partitions when the predicate falls on their borders, rows otherwise."""
     program = Program(lake, seed, LAYOUTS)
     maker, oracle = program.maker, program.oracle
     sources = [name for name in ARROW.names if any(name in field for field in program.layout)]

@@ -36,7 +36,8 @@ def lines(text):
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_r04_the_marker_and_its_defaults():
+@pytest.mark.requirement("R04")
+def test_the_marker_and_its_defaults():
     action = ReplaceWhereAction("year = 1", 17)
     assert (action.predicate, action.timestamp) == ("year = 1", 17)
     assert (action.data_change, action.operation_metrics) == (True, None)
@@ -44,14 +45,16 @@ def test_r04_the_marker_and_its_defaults():
         action.predicate = "x"
 
 
+@pytest.mark.requirement("R22")
 @pytest.mark.parametrize("metrics", [None, {"numRemovedFiles": 3}])
-def test_r22_the_marker_comes_back_from_its_line(metrics):
+def test_the_marker_comes_back_from_its_line(metrics):
     action = ReplaceWhereAction("s = 'é\"\n'", 17, operation_metrics=metrics)
     assert ReplaceWhereAction.from_json(action.to_json()) == action
     assert "\n" not in action.to_json()
 
 
-def test_r10_r21_one_commit_is_marker_removes_and_adds(sales):
+@pytest.mark.requirement("R10", "R21")
+def test_one_commit_is_marker_removes_and_adds(sales):
     result = sales.replace_where(PREDICATE, NEW).execute()
 
     marker, remove, add = lines(sales.log(result.snapshot_id))
@@ -74,7 +77,8 @@ def test_r10_r21_one_commit_is_marker_removes_and_adds(sales):
     assert removed["path"] != file.path
 
 
-def test_d13_the_log_is_the_whole_history_from_the_oldest(sales):
+@pytest.mark.requirement("D13")
+def test_the_log_is_the_whole_history_from_the_oldest(sales):
     sales.replace_where("year = 2022", []).execute()
     sales.append([{"id": 5, "year": None, "month": 1}])
     sales.delete().where("id = 1").execute()
@@ -102,8 +106,9 @@ def test_days_read_as_days(table_of):
     assert line["add"]["partitionValues"] == {"at_day": "2024-01-02"}
 
 
+@pytest.mark.requirement("R12", "R13")
 @pytest.mark.parametrize("mode", ["replaceWhere", "overwrite", "append", "REPLACEWHERE", None])
-def test_r12_r13_every_spelling_has_the_same_effect(sales, lake, spark, mode):
+def test_every_spelling_has_the_same_effect(sales, lake, spark, mode):
     frame = spark.createDataFrame(NEW, sales.schema)
     writer = icefloe.write(frame).option("replaceWhere", PREDICATE)
     result = (writer.mode(mode) if mode else writer).save(sales.name)
@@ -113,7 +118,8 @@ def test_r12_r13_every_spelling_has_the_same_effect(sales, lake, spark, mode):
     assert summary(sales)["icefloe.predicate"] == PREDICATE
 
 
-def test_r02_plain_append_and_overwrite(sales, lake):
+@pytest.mark.requirement("R02")
+def test_plain_append_and_overwrite(sales, lake):
     assert icefloe.write(NEW).mode("append").save(sales.name).rows_inserted == 1
     assert sales.count() == 5
     assert icefloe.write(NEW, lake=lake).mode("Overwrite").save(sales.name).rows_deleted == 5
@@ -162,8 +168,9 @@ def test_the_lake_opened_last_is_written_to(spark, tmp_path):
         assert (first.table("t").count(), second.table("t").count()) == (2, 1)
 
 
+@pytest.mark.requirement("R28")
 @pytest.mark.slow
-def test_r28_large_replacements_stream_past_the_driver(table_of, spark):
+def test_large_replacements_stream_past_the_driver(table_of, spark):
     """The rows come from Spark and go to files; the driver holds counts and bounds of files."""
     table = table_of("id BIGINT, part INT, s STRING", partition_by=("part",))
     million = spark.range(3_000_000).selectExpr(
@@ -177,8 +184,9 @@ def test_r28_large_replacements_stream_past_the_driver(table_of, spark):
     assert grown < 100 * 1024  # kB; the rows alone are 180 MB
 
 
+@pytest.mark.requirement("R26")
 @pytest.mark.slow
-def test_r26_the_benchmark_runs_against_overwrite_and_delta_rs(tmp_path):
+def test_the_benchmark_runs_against_overwrite_and_delta_rs(tmp_path):
     ran = subprocess.run(
         [sys.executable, "-m", "benchmarks.replace", "--rows", "2000", "--repetitions", "1"],
         cwd=Path(__file__).parents[2],

@@ -1,4 +1,4 @@
-"""Predicates over partitions: parsing, validation and matching as three functions (R05, R06, R22)."""
+"""Predicates over partitions: parsing, validation and matching as three functions."""
 
 from __future__ import annotations
 
@@ -54,6 +54,8 @@ from icefloe.errors import (
 )
 from icefloe.pruning.comparisons import Comparison
 from icefloe.pruning.literals import LiteralKind, SqlLiteral
+
+pytestmark = pytest.mark.requirement("R05", "R22")
 
 SCHEMA = Schema(
     NestedField(1, "year", IntegerType()),
@@ -156,8 +158,9 @@ TREES = {
 }
 
 
+@pytest.mark.requirement("R06")
 @pytest.mark.parametrize("text", TREES)
-def test_r06_a_predicate_parses_to_exactly_this_tree(text):
+def test_a_predicate_parses_to_exactly_this_tree(text):
     assert parse_predicate(text) == TREES[text]
 
 
@@ -187,8 +190,9 @@ UNSUPPORTED = {
 }
 
 
+@pytest.mark.requirement("R16", "R31")
 @pytest.mark.parametrize("text", UNSUPPORTED)
-def test_r16_r31_what_partitions_cannot_tell_is_refused_by_name(text):
+def test_what_partitions_cannot_tell_is_refused_by_name(text):
     with pytest.raises(UnsupportedOperatorError, match="scope='rows'") as caught:
         parse_predicate(text)
     assert caught.value.operator == UNSUPPORTED[text]
@@ -211,8 +215,9 @@ NO_CONDITIONS = [
 ]
 
 
+@pytest.mark.requirement("R19")
 @pytest.mark.parametrize("text", NO_CONDITIONS)
-def test_r19_what_is_no_condition_is_told_with_its_text(text):
+def test_what_is_no_condition_is_told_with_its_text(text):
     with pytest.raises(InvalidPredicateError) as caught:
         parse_predicate(text)
     assert caught.value.predicate == text
@@ -220,7 +225,8 @@ def test_r19_what_is_no_condition_is_told_with_its_text(text):
     assert repr(text) in str(caught.value)
 
 
-def test_r15_r17_names_and_types_are_checked_against_the_partition_columns():
+@pytest.mark.requirement("R15", "R17")
+def test_names_and_types_are_checked_against_the_partition_columns():
     by = spec("year", "day(at)", "region")
     with pytest.raises(PartitionColumnNotFoundError, match="scope='rows'") as caught:
         bound("plain = 'x'", by)
@@ -237,7 +243,8 @@ def test_r15_r17_names_and_types_are_checked_against_the_partition_columns():
         bound("year = 1", spec("void(year)"))
 
 
-def test_r20_every_error_of_a_replace_where_has_one_base():
+@pytest.mark.requirement("R20")
+def test_every_error_of_a_replace_where_has_one_base():
     by = spec("year")
     wrong = ["year=", "upper(year) = 1", "plain = 1", "year = 'abc'"]
     for text in wrong:
@@ -290,8 +297,9 @@ COERCED = [
 ]
 
 
+@pytest.mark.requirement("D9")
 @pytest.mark.parametrize(("column", "literal", "value"), COERCED)
-def test_d9_a_literal_is_a_value_of_the_columns_type_or_refused(column, literal, value):
+def test_a_literal_is_a_value_of_the_columns_type_or_refused(column, literal, value):
     by = spec(column)
     text = f"{column} = {literal}"
     if value is None:
@@ -321,6 +329,7 @@ def test_timestamps_without_an_offset_are_read_in_the_sessions_zone():
 MONTHS = list(range(1, 13))
 
 
+@pytest.mark.requirement("R32", "R33")
 @pytest.mark.parametrize(
     ("text", "hit"),
     [
@@ -343,7 +352,7 @@ MONTHS = list(range(1, 13))
         ("FALSE OR NULL", []),
     ],
 )
-def test_r32_r33_comparisons_are_typed_and_null_is_not_true(text, hit):
+def test_comparisons_are_typed_and_null_is_not_true(text, hit):
     assert matched(text, "month", [*MONTHS, None]) == hit
 
 
@@ -351,7 +360,7 @@ def days(text):
     return (date.fromisoformat(text) - date(1970, 1, 1)).days
 
 
-def test_r22_matching_over_every_type():
+def test_matching_over_every_type():
     assert matched("region < 'b'", "region", ["a", "b", "B", "ä", "", None]) == ["a", "B", ""]
     assert matched("day >= '2024-01-02'", "day", [days("2024-01-01"), days("2024-01-02")]) == [
         days("2024-01-02")
@@ -368,7 +377,8 @@ def test_r22_matching_over_every_type():
     assert matched("local >= '2024-01-01'", "local", moments) == [1_704_067_200_000_000]
 
 
-def test_d20_a_transformed_partition_is_the_range_of_values_it_stands_for():
+@pytest.mark.requirement("D20")
+def test_a_transformed_partition_is_the_range_of_values_it_stands_for():
     day = days("2024-01-02")
     assert matched(
         "at >= '2024-01-02' AND at < '2024-01-03'", "day(at)", [day - 1, day, day + 1]
@@ -417,8 +427,9 @@ BETWEEN_BORDERS = [
 ]
 
 
+@pytest.mark.requirement("D20")
 @pytest.mark.parametrize(("field", "text"), BETWEEN_BORDERS)
-def test_d20_a_predicate_between_borders_is_refused_whatever_the_table_holds(field, text):
+def test_a_predicate_between_borders_is_refused_whatever_the_table_holds(field, text):
     by = spec(field)
     with pytest.raises(InvalidPredicateError, match="both sides") as caught:
         refuse_between_borders(bound(text, by), by)
@@ -440,8 +451,9 @@ ON_BORDERS = [
 ]
 
 
+@pytest.mark.requirement("D20")
 @pytest.mark.parametrize(("field", "text"), ON_BORDERS)
-def test_d20_a_predicate_on_borders_is_taken(field, text):
+def test_a_predicate_on_borders_is_taken(field, text):
     by = spec(field)
     refuse_between_borders(bound(text, by), by)
 
@@ -472,7 +484,8 @@ def test_values_given_as_dates_are_days():
     )
 
 
-def test_r34_what_is_lowered_for_choosing_files_holds_the_coerced_value():
+@pytest.mark.requirement("R34")
+def test_what_is_lowered_for_choosing_files_holds_the_coerced_value():
     lowered = as_lowered(bound("month IN ('09') OR NOT (region = '1')", spec("month", "region")))
     named = And2(NotNull("region"), NotEqualTo("region", "1"))
     assert lowered.inclusive == Or2(EqualTo("month", 9), named)

@@ -46,7 +46,8 @@ def sales(table_of):
     return table_of(SCHEMA, SIX, partition_by=("year", "month"))
 
 
-def test_r01_r07_r09_only_matching_partitions_are_replaced(sales):
+@pytest.mark.requirement("R01", "R07", "R09")
+def test_only_matching_partitions_are_replaced(sales):
     before = {f.path: tuple(f.file.partition) for f in data_files(sales)}
 
     result = sales.replace_where("year = 2022 AND month = 1", [row(900, 2022, 1, "new")]).execute()
@@ -64,14 +65,16 @@ def test_r01_r07_r09_only_matching_partitions_are_replaced(sales):
     assert summary(sales)["operation"] == "overwrite"
 
 
-def test_r02_append_and_overwrite_still_work(sales):
+@pytest.mark.requirement("R02")
+def test_append_and_overwrite_still_work(sales):
     sales.append([row(1, 2030, 1)])
     assert sales.count() == 7
     sales.overwrite([row(1, 2030, 1)])
     assert rows(sales) == [(1, 2030, 1, "old")]
 
 
-def test_r03_new_files_carry_their_partition(sales):
+@pytest.mark.requirement("R03")
+def test_new_files_carry_their_partition(sales):
     new = [row(1, 2022, 1, "new"), row(2, 2022, 2, "new")]
     sales.replace_where("year = 2022", new).execute()
     added = {tuple(f.file.partition): f.rows for f in data_files(sales) if f.sequence_number == 2}
@@ -79,7 +82,8 @@ def test_r03_new_files_carry_their_partition(sales):
     assert sales.delete().where("year = 2022").explain().files_skipped == 4
 
 
-def test_r23_the_studied_example_comes_out_exactly(table_of):
+@pytest.mark.requirement("R23")
+def test_the_studied_example_comes_out_exactly(table_of):
     thousand = [{"id": i, "year": str(i % 3), "month": str(i % 2)} for i in range(1000)]
     table = table_of(
         "id BIGINT, year STRING, month STRING", thousand, partition_by=("year", "month")
@@ -96,7 +100,8 @@ def test_r23_the_studied_example_comes_out_exactly(table_of):
     assert (len(others), table.count()) == (834, 934)
 
 
-def test_r33_a_range_of_integer_months_is_no_range_of_texts(table_of):
+@pytest.mark.requirement("R33")
+def test_a_range_of_integer_months_is_no_range_of_texts(table_of):
     table = table_of(
         SCHEMA, [row(m, 2024, m) for m in range(1, 13)], partition_by=("year", "month")
     )
@@ -105,14 +110,16 @@ def test_r33_a_range_of_integer_months_is_no_range_of_texts(table_of):
     assert rows(table, "month") == [(1,), (12,)]
 
 
-def test_r32_r12_or_in_and_text_for_integers(sales):
+@pytest.mark.requirement("R32", "R12")
+def test_or_in_and_text_for_integers(sales):
     predicate = "year = '2021' AND month IN ('1', '2') OR year = 2023"
     result = sales.replace_where(predicate, [row(1, 2023, 7, "new")]).execute()
     assert result.rows_deleted == 4
     assert rows(sales, "id", "v") == [(1, "new"), (21, "old"), (22, "old")]
 
 
-def test_r37_no_new_rows_delete_the_partitions(sales, spark):
+@pytest.mark.requirement("R37")
+def test_no_new_rows_delete_the_partitions(sales, spark):
     empty = spark.createDataFrame([], sales.schema)
     result = sales.replace_where("year = 2021", empty).execute()
     assert (result.rows_deleted, result.rows_inserted, result.data_files_added) == (2, 0, 0)
@@ -153,6 +160,7 @@ def test_null_partitions_go_only_where_the_predicate_is_true(table_of):
     assert rows(table, "id") == [(4,)]
 
 
+@pytest.mark.requirement("R29")
 @pytest.mark.parametrize(
     ("predicate", "bad"),
     [
@@ -163,7 +171,7 @@ def test_null_partitions_go_only_where_the_predicate_is_true(table_of):
         ("year = 2021 AND month > 1", row(1, 2021, 1)),
     ],
 )
-def test_r29_a_new_row_outside_the_predicate_changes_nothing(sales, predicate, bad):
+def test_a_new_row_outside_the_predicate_changes_nothing(sales, predicate, bad):
     before, base = rows(sales), sales.snapshot_id
     good = row(7, 2021, 2, "new")
     with pytest.raises(ConstraintError) as caught:
@@ -175,15 +183,17 @@ def test_r29_a_new_row_outside_the_predicate_changes_nothing(sales, predicate, b
     assert leftovers(sales) == set()
 
 
-def test_r29_the_check_can_be_switched_off(sales):
+@pytest.mark.requirement("R29")
+def test_the_check_can_be_switched_off(sales):
     builder = sales.replace_where("year = 2021", [row(1, 2022, 1, "new")])
     result = builder.with_options(check=False).execute()
     assert (result.rows_deleted, result.rows_inserted) == (2, 1)
     assert rows(sales, "id", where="year = 2022") == [(1,), (21,), (22,)]
 
 
+@pytest.mark.requirement("R29")
 def test_the_check_reads_the_new_rows_once(sales, spark, tmp_path):
-    """R29: in the job that writes them, not in a pass of its own."""
+    """In the job that writes them, not in a pass of its own."""
     counter = spark.sparkContext.accumulator(0)
 
     def counted(batches):
@@ -209,7 +219,8 @@ def test_the_check_sees_the_rows_that_are_written_and_no_others(sales, spark):
     assert result.rows_inserted == 3
 
 
-def test_r08_r14_unpartitioned_tables_are_refused(table_of):
+@pytest.mark.requirement("R08", "R14")
+def test_unpartitioned_tables_are_refused(table_of):
     table = table_of(SCHEMA, SIX)
     with pytest.raises(NonPartitionedTableError, match="requires a partitioned table") as caught:
         table.replace_where("year = 2021", []).execute()
@@ -231,8 +242,9 @@ WRONG = {
 }
 
 
+@pytest.mark.requirement("R15", "R16", "R17", "R19")
 @pytest.mark.parametrize("case", WRONG)
-def test_r15_r16_r17_r19_predicates_are_refused_before_anything_happens(sales, case):
+def test_predicates_are_refused_before_anything_happens(sales, case):
     predicate, error, told = WRONG[case]
     before = live_files(sales)
     with pytest.raises(error, match=told):
@@ -249,8 +261,9 @@ BAD_ROWS = {
 }
 
 
+@pytest.mark.requirement("R18")
 @pytest.mark.parametrize("case", BAD_ROWS)
-def test_r18_rows_that_do_not_fit_change_nothing(sales, case):
+def test_rows_that_do_not_fit_change_nothing(sales, case):
     new, error, told = BAD_ROWS[case]
     with pytest.raises(error, match=told):
         sales.replace_where("year = 2021", new).execute()
@@ -285,7 +298,8 @@ def test_options_of_every_statement(sales):
     assert branch.summary["why"] == "reload"
 
 
-def test_r24_x08_the_summary_has_the_predicate_and_the_figures(sales):
+@pytest.mark.requirement("R24", "X08")
+def test_the_summary_has_the_predicate_and_the_figures(sales):
     result = sales.replace_where("year = 2021", [row(1, 2021, 1, "new")]).execute()
     facts = summary(sales)
     assert facts["icefloe.operation"] == "replace_where"
@@ -301,7 +315,8 @@ def test_r24_x08_the_summary_has_the_predicate_and_the_figures(sales):
     assert result.attempts == 1
 
 
-def test_r11_the_log_tells_files_and_predicate(sales, caplog):
+@pytest.mark.requirement("R11")
+def test_the_log_tells_files_and_predicate(sales, caplog):
     with caplog.at_level(logging.INFO, logger="icefloe"):
         sales.replace_where("year = 2021", [row(1, 2021, 1)]).execute()
     assert "replaceWhere year = 2021: 2 data files removed, 1 added" in caplog.text
@@ -330,7 +345,8 @@ def test_no_data_file_is_read(sales):
     assert rows(sales) == [(1, 2021, 1, "new")]
 
 
-def test_r38_deletes_of_removed_files_go_with_them(table_of):
+@pytest.mark.requirement("R38")
+def test_deletes_of_removed_files_go_with_them(table_of):
     table = table_of(
         SCHEMA,
         [row(1, 2021, 1), row(2, 2021, 1), row(3, 2022, 1), row(4, 2022, 1)],
@@ -347,7 +363,8 @@ def test_r38_deletes_of_removed_files_go_with_them(table_of):
     assert rows(table, "id") == [(4,), (9,)]
 
 
-def test_r38_equality_deletes_go_with_their_partition_and_are_counted(table_of, lake):
+@pytest.mark.requirement("R38")
+def test_equality_deletes_go_with_their_partition_and_are_counted(table_of, lake):
     table = table_of(
         SCHEMA, [row(1, 2021, 1), row(2, 2021, 1), row(3, 2022, 1)], partition_by=("year",)
     )
@@ -360,8 +377,9 @@ def test_r38_equality_deletes_go_with_their_partition_and_are_counted(table_of, 
     assert rows(table, "id", "v") == [(1, "new"), (3, "old")]
 
 
+@pytest.mark.requirement("D16")
 def test_new_rows_are_not_hidden_by_older_equality_deletes_of_the_whole_table(table_of, lake):
-    """D16: a delete of an unpartitioned spec stays, and reaches only rows older than itself."""
+    """A delete of an unpartitioned spec stays, and reaches only rows older than itself."""
     table = table_of(SCHEMA, [row(1, 2021, 1), row(3, 2022, 1)])
     publish(lake, table, deletes=[equality_delete(table, [{"id": 1}])])
     table.evolve_partitions(("year",))
@@ -386,7 +404,8 @@ def events(table_of):
     )
 
 
-def test_d20_a_day_of_timestamps(events):
+@pytest.mark.requirement("D20")
+def test_a_day_of_timestamps(events):
     predicate = "at >= '2024-01-02' AND at < '2024-01-03'"
     result = events.replace_where(predicate, [event(500, DAY)]).execute()
     assert (result.rows_deleted, result.data_files_removed) == (4, 1)
@@ -395,11 +414,12 @@ def test_d20_a_day_of_timestamps(events):
     assert len(left) == 13 - 4 + 1
 
 
+@pytest.mark.requirement("D20")
 @pytest.mark.parametrize(
     "predicate",
     ["at >= '2024-01-02 12:00:00'", "at = '2024-01-02'", "at <= '2024-01-02'"],
 )
-def test_d20_a_cut_through_a_day_is_refused_and_names_the_way_out(events, predicate):
+def test_a_cut_through_a_day_is_refused_and_names_the_way_out(events, predicate):
     with pytest.raises(InvalidPredicateError, match="both sides") as caught:
         events.replace_where(predicate, []).execute()
     assert "scope='rows'" in str(caught.value)
@@ -448,7 +468,8 @@ def test_nested_sources_of_partitions(table_of):
     assert rows(table, "id") == [(1,), (7,)]
 
 
-def test_d8_files_of_every_spec_are_matched_by_their_own_tuples(table_of):
+@pytest.mark.requirement("D8")
+def test_files_of_every_spec_are_matched_by_their_own_tuples(table_of):
     table = table_of(SCHEMA, [row(1, 2021, 1), row(2, 2022, 1)], partition_by=("year", "month"))
     table.evolve_partitions(("year",))
     table.append([row(3, 2021, 5), row(4, 2022, 5)])
@@ -481,7 +502,8 @@ def test_bounds_may_tell_that_a_file_of_an_older_spec_lies_inside(table_of):
     assert rows(table, "id") == [(2,), (9,)]
 
 
-def test_r36_several_predicates_in_one_commit(sales):
+@pytest.mark.requirement("R36")
+def test_several_predicates_in_one_commit(sales):
     result = (
         sales.replace_where("year = 2021", [row(1, 2021, 9, "new")])
         .and_where("year = 2022 AND month = 2", [row(2, 2022, 2, "new")])
@@ -494,7 +516,8 @@ def test_r36_several_predicates_in_one_commit(sales):
     assert summary(sales)["icefloe.predicate"] == "(year = 2021) OR (year = 2022 AND month = 2)"
 
 
-def test_r36_each_predicate_checks_its_own_rows(sales):
+@pytest.mark.requirement("R36")
+def test_each_predicate_checks_its_own_rows(sales):
     pair = sales.replace_where("year = 2021", [row(1, 2021, 1)])
     with pytest.raises(ConstraintError) as caught:
         pair.and_where("year = 2022", [row(2, 2021, 1)]).execute()
@@ -505,7 +528,8 @@ def test_r36_each_predicate_checks_its_own_rows(sales):
     assert sales.count() == 6
 
 
-def test_r35_a_predicate_from_the_partitions_of_a_frame(sales, spark):
+@pytest.mark.requirement("R35")
+def test_a_predicate_from_the_partitions_of_a_frame(sales, spark):
     source = spark.createDataFrame([row(1, 2021, 1, "new"), row(2, 2023, 2, "new")], sales.schema)
     predicate = sales.partitions_of(source)
     assert predicate == "(`year` = 2021 AND `month` = 1) OR (`year` = 2023 AND `month` = 2)"
@@ -517,7 +541,8 @@ def test_r35_a_predicate_from_the_partitions_of_a_frame(sales, spark):
         sales.partitions_of(source.select("year"))
 
 
-def test_r35_predicates_of_other_transforms_and_values(table_of, events, spark):
+@pytest.mark.requirement("R35")
+def test_predicates_of_other_transforms_and_values(table_of, events, spark):
     assert events.partitions_of(events.scan(where="at > '2024-01-03'")) == (
         "(`at` >= TIMESTAMP '2024-01-03 00:00:00+00:00' AND "
         "`at` <= TIMESTAMP '2024-01-03 23:59:59.999999+00:00')"
@@ -546,7 +571,8 @@ def test_a_predicate_names_rows_of_the_table_itself(sales):
     assert rows(sales, "id", where="v = 'again'") == [(11,), (12,)]
 
 
-def test_x07_old_snapshots_stay_readable(sales):
+@pytest.mark.requirement("X07")
+def test_old_snapshots_stay_readable(sales):
     old, before = sales.snapshot_id, rows(sales)
     sales.replace_where("year = 2021", []).execute()
     assert rows(sales, snapshot_id=old) == before
@@ -559,7 +585,8 @@ def test_both_format_versions(table_of, version):
     assert (result.rows_deleted, table.count()) == (2, 5)
 
 
-def test_r25_a_table_of_ten_thousand_files_takes_seconds(lake, table_of):
+@pytest.mark.requirement("R25")
+def test_a_table_of_ten_thousand_files_takes_seconds(lake, table_of):
     """Manifests are skipped whole by their partition summaries."""
     table = table_of(
         "id BIGINT, p INT",

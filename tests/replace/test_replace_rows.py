@@ -53,7 +53,8 @@ def replaced(table, predicate, new, **options):
     return table.replace_where(predicate, new).with_options(scope="rows", **options).execute()
 
 
-def test_r08_d1_a_predicate_that_straddles_files(table, mode):
+@pytest.mark.requirement("R08", "D1")
+def test_a_predicate_that_straddles_files(table, mode):
     result = replaced(
         table, "id % 2 = 0 OR upper(region) = 'XX'", [row(20, "us", 1), row(4, "eu", 1)]
     )
@@ -101,7 +102,8 @@ def test_null_is_not_true_for_old_rows_and_for_new_ones(table):
     assert leftovers(table) == set()
 
 
-def test_r29_rows_outside_leave_nothing_behind(table):
+@pytest.mark.requirement("R29")
+def test_rows_outside_leave_nothing_behind(table):
     before = rows(table)
     with pytest.raises(ConstraintError, match="n > 1"):
         replaced(table, "n > 1", [row(1, "us", 2), row(2, "us", 1)])
@@ -115,17 +117,19 @@ def test_no_match_and_no_rows_make_no_snapshot(table):
     assert len(snapshots(table)) == 1
 
 
+@pytest.mark.requirement("D15")
 def test_whole_files_go_by_metadata(table_of):
-    """D15: in every mode."""
+    """In every mode."""
     table = table_of(SCHEMA, OLD, partition_by=("region",))
     result = replaced(table, "region = 'us'", [row(9)])
     assert (result.data_files_removed, result.delete_files_added) == (1, 0)
     assert (result.files_scanned, result.files_skipped, result.rows_deleted) == (0, 2, 2)
 
 
+@pytest.mark.requirement("X05")
 @pytest.mark.parametrize("mode", MODES)
 def test_over_deletes_of_both_kinds(table_of, lake, mode):
-    """X05: nothing that was deleted comes back, and only live rows are counted."""
+    """Nothing that was deleted comes back, and only live rows are counted."""
     table = table_of(SCHEMA, OLD, mode=mode)
     table.delete().where("id = 1").with_options(mode="merge-on-read").execute()
     publish(lake, table, deletes=[equality_delete(table, [{"id": 3}])])
@@ -143,7 +147,8 @@ def test_subqueries_and_the_tables_own_name(table, lake):
         replaced(table, "id IN (SELECT id FROM ids)", [row(7)])
 
 
-def test_r36_several_predicates_in_one_commit(table):
+@pytest.mark.requirement("R36")
+def test_several_predicates_in_one_commit(table):
     result = (
         table.replace_where("id = 1", [row(1, "us", 100)])
         .and_where("n = 5", [row(40, "eu", 5), row(41, "eu", 5)])
@@ -182,9 +187,10 @@ def test_version_1_tables_are_rewritten_only(table_of):
     assert table.count() == 5
 
 
+@pytest.mark.requirement("D8", "X05")
 @pytest.mark.parametrize("mode", MODES)
 def test_over_specs(table_of, mode):
-    """D8, X05: files of two specs, deletes under each file's own."""
+    """Files of two specs, deletes under each file's own."""
     table = table_of(SCHEMA, OLD, mode=mode, partition_by=("region",))
     table.evolve_partitions(("bucket(2, id)",))
     table.append([row(6), row(7, "eu", 5)])

@@ -17,7 +17,8 @@ from icefloe.errors import (
 )
 
 
-def test_r06_decimals_of_many_digits_are_compared_exactly(table_of):
+@pytest.mark.requirement("R06")
+def test_decimals_of_many_digits_are_compared_exactly(table_of):
     """Python's own decimals round to 28 digits."""
     base = 1234567890123456789012345678123456780
     table = table_of(
@@ -33,7 +34,8 @@ def test_r06_decimals_of_many_digits_are_compared_exactly(table_of):
     assert table.replace_where(f"x BETWEEN {base} AND {base + 9}", []).execute().rows_deleted == 2
 
 
-def test_r13_a_predicate_that_is_none_is_refused_by_the_writer(table_of):
+@pytest.mark.requirement("R13")
+def test_a_predicate_that_is_none_is_refused_by_the_writer(table_of):
     table = table_of("d INT, v INT", [{"d": 1, "v": 1}], partition_by=("d",))
     frame = table._lake.spark.sql("SELECT 2 AS d, 2 AS v")
     for mode in ("overwrite", "append", "replaceWhere"):
@@ -43,7 +45,8 @@ def test_r13_a_predicate_that_is_none_is_refused_by_the_writer(table_of):
     assert rows(table) == [(1, 1)]
 
 
-def test_r17_a_number_is_a_text_only_where_it_is_to_be_equal(table_of):
+@pytest.mark.requirement("R17")
+def test_a_number_is_a_text_only_where_it_is_to_be_equal(table_of):
     """`'09' <> 9` is true of texts and false of numbers."""
     table = table_of(
         "s STRING, v INT", [{"s": s, "v": 1} for s in ("9", "09", "10")], partition_by=("s",)
@@ -56,7 +59,8 @@ def test_r17_a_number_is_a_text_only_where_it_is_to_be_equal(table_of):
     assert rows(table) == [("09", 1), ("10", 1)]
 
 
-def test_r35_the_predicate_of_a_thousand_partitions_runs(table_of):
+@pytest.mark.requirement("R35")
+def test_the_predicate_of_a_thousand_partitions_runs(table_of):
     table = table_of("d DATE, v INT", [{"d": date(2020, 1, 1), "v": 1}], partition_by=("d",))
     days = [date(2020, 1, 1) + timedelta(days=n) for n in range(1000)]
     frame = table._lake.spark.createDataFrame([(day, 2) for day in days], "d DATE, v INT")
@@ -66,7 +70,8 @@ def test_r35_the_predicate_of_a_thousand_partitions_runs(table_of):
     assert (result.rows_deleted, result.rows_inserted) == (1, 1)
 
 
-def test_r12_texts_stay_texts_in_options_of_the_writer(table_of):
+@pytest.mark.requirement("R12")
+def test_texts_stay_texts_in_options_of_the_writer(table_of):
     table = table_of("d INT, v INT", [{"d": 1, "v": 1}], partition_by=("d",))
     frame = table._lake.spark.sql("SELECT 1 AS d, 2 AS v")
     writer = (
@@ -79,7 +84,8 @@ def test_r12_texts_stay_texts_in_options_of_the_writer(table_of):
     assert again.snapshot_id == first.snapshot_id == table.snapshot_id
 
 
-def test_r16_decimal_suffixes_and_maps_are_refused_by_name(table_of):
+@pytest.mark.requirement("R16")
+def test_decimal_suffixes_and_maps_are_refused_by_name(table_of):
     table = table_of(
         "d INT, s STRING, m MAP<STRING, INT>",
         [{"d": 1, "s": "a", "m": None}],
@@ -93,14 +99,16 @@ def test_r16_decimal_suffixes_and_maps_are_refused_by_name(table_of):
     assert len(rows(table)) == 1
 
 
-def test_r29_the_error_shows_the_row_by_column(table_of):
+@pytest.mark.requirement("R29")
+def test_the_error_shows_the_row_by_column(table_of):
     table = table_of("d INT, v INT", [{"d": 1, "v": 1}], partition_by=("d",))
     with pytest.raises(icefloe.errors.ConstraintError, match=r"\(d=2, v=51\)"):
         table.replace_where("d = 1", [{"d": 2, "v": 51}]).execute()
 
 
+@pytest.mark.requirement("R35")
 @pytest.mark.parametrize("scope", ["partitions", "rows"])
-def test_r35_a_partition_column_with_a_dot_in_its_name(table_of, scope):
+def test_a_partition_column_with_a_dot_in_its_name(table_of, scope):
     """The predicate names the column, not a field of a struct, wherever it is used."""
     table = table_of("`a.b` INT, v INT", [{"a.b": 1, "v": 1}], partition_by=("a.b",))
     table.append([{"a.b": 2, "v": 2}, {"a.b": None, "v": 3}])

@@ -41,15 +41,17 @@ def orders(table_of, mode, partition_by):
     return table
 
 
-def test_u35_update_in_sql_gives_a_row_count(lake, orders):
+@pytest.mark.requirement("U35")
+def test_update_in_sql_gives_a_row_count(lake, orders):
     result = lake.sql("UPDATE t0 SET status = 'x' WHERE id = 2")
     assert isinstance(result, DmlResult)
     assert (result.rows_updated, result.total_affected) == (1, 1)
     assert [row[2] for row in rows(orders)] == ["new", "x", "new", "new"]
 
 
-def test_m12_merge_in_sql(lake, orders):
-    """M12: an upsert, clauses with conditions and a synchronisation, as SQL."""
+@pytest.mark.requirement("M12")
+def test_merge_in_sql(lake, orders):
+    """An upsert, clauses with conditions and a synchronisation, as SQL."""
     changes = [
         {"id": 1, "region": "eu", "status": "paid"},
         {"id": 9, "region": "eu", "status": "new"},
@@ -72,8 +74,9 @@ def test_m12_merge_in_sql(lake, orders):
     assert rows(orders) == [(1, "eu", "paid!"), (9, "eu", "new")]
 
 
-def test_t05_modes_are_set_in_sql_and_shown(lake):
-    """T05, T06: CREATE TABLE … WITH, ALTER TABLE … SET PROPERTIES, back and forth."""
+@pytest.mark.requirement("T05", "T06")
+def test_modes_are_set_in_sql_and_shown(lake):
+    """CREATE TABLE … WITH, ALTER TABLE … SET PROPERTIES, back and forth."""
     lake.sql(
         "CREATE TABLE t (id INT) WITH (format_version = 2, write_delete_mode = 'COPY_ON_WRITE')"
     )
@@ -113,8 +116,9 @@ def test_two_sources_of_one_name_are_refused(lake):
         lake.sql("SELECT 1", a=[{"x": 1}], A=[{"x": 1}])
 
 
+@pytest.mark.requirement("T21")
 def test_time_travel_by_number_and_by_moment(lake, spark):
-    """T21: readers of an older snapshot see its rows."""
+    """Readers of an older snapshot see its rows."""
     lake.sql("CREATE TABLE t (id INT); INSERT INTO t VALUES (1)")
     first = lake.table("t").snapshot_id
     lake.sql("INSERT INTO t VALUES (2)")
