@@ -70,9 +70,7 @@ bench-peers: setup $(ICEBERG_VENV)/.installed $(PEER_VENVS:=/.installed)
 
 BENCH_SIZE ?= narrow
 BENCH := $(BIN)/python -m benchmarks.run
-RESULTS := benchmarks/results/*.json
-REPORT := $(BIN)/python -m benchmarks.plots --into docs/images $(RESULTS) && \
-  $(BIN)/python -m benchmarks.report $(RESULTS) > docs/benchmarks.md
+REPORT := $(BIN)/python -m benchmarks.report && $(BIN)/python -m benchmarks.docs_page
 # To stay short: every library is in the narrow run, the wide one has those that goals are about
 # and no scans; bench-full has everything.
 NARROW_PEERS := icefloe-cow icefloe-mor iceberg-cow iceberg-mor deltars sail-mor pyiceberg
@@ -118,7 +116,7 @@ bench-large: setup  ## Upsert 20 million rows with 2 GB of memory
 bench-replace: setup  ## Replacing partitions and rows against overwriting and delta-rs
 	$(BIN)/python -m benchmarks.replace --rows 2000000 --save
 
-bench-report: setup  ## docs/benchmarks.md and its plots from the results
+bench-report: setup  ## benchmarks/report.md and the chart and table of docs/benchmarks.md
 	$(REPORT)
 
 lock:  ## Resolve dependencies anew

@@ -114,7 +114,7 @@ def findings(document: dict[str, Any]) -> Iterator[Finding]:
     if size["name"] == "tiny" or size["rows"] < SIZES[size["name"]].rows:
         return  # so few rows show what a job costs, not what an engine can do
     seconds = _best_seconds(document)
-    run = [bound["statement"]["name"] for bound in document["statements"]]
+    run = [statement["name"] for statement in document["statements"]]
     for goal in GOALS:
         if not goal.is_about(size["columns"]):
             continue

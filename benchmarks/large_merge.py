@@ -18,13 +18,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import commit_of, machine
+from benchmarks.machine import command_of, commit_of, machine
 from benchmarks.measure import Watched, mebibytes, watch
 from benchmarks.peer_runs import ROOT, say, without_paths
+from benchmarks.summary import RESULTS, first_line, save
 
 ROWS = 20_000_000
 UPSERT = "upsert"
-_RESULTS = Path(__file__).resolve().parent / "results"
 _MODES = {"merge-on-read": "mor", "copy-on-write": "cow"}
 
 
@@ -40,9 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(dir=folder) as run:
             watched = _watch(args, Path(run))
             document = _document(args, watched, Path(run))
-    output = args.output or _RESULTS / f"{document['name']}.json"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(document, indent=2) + "\n")
+    output = args.output or RESULTS / f"{document['name']}.json"
+    save(output, _summary(document), document)
     say(f"wrote {output}")
     return 0 if document["status"] == "ok" else 1
 
@@ -67,6 +66,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(arguments)
     if args.rows < 2 or args.rows % 2:
         parser.error("--rows must be even: half of the source's rows are new")
+    args.command = command_of(parser, args)
     return args
 
 
@@ -106,6 +106,7 @@ def _document(args: argparse.Namespace, watched: Watched, folder: Path) -> dict[
         "name": name if args.rows == ROWS else f"{name}-{args.rows}",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit_of(ROOT),
+        "command": args.command,
         "machine": machine(),
         "load_average_before": watched.load_average,
         "mode": args.mode,
@@ -119,6 +120,13 @@ def _document(args: argparse.Namespace, watched: Watched, folder: Path) -> dict[
         "memory_peak_of_steps": watched.seen.peak,
         "io": watched.seen.inout.get(UPSERT, []),
     }
+
+
+def _summary(document: dict[str, Any]) -> dict[str, Any]:
+    summary = {key: value for key, value in document.items() if key != "told"}
+    if "reason" in summary:
+        summary["reason"] = first_line(summary["reason"])
+    return summary
 
 
 def _show(event: dict[str, Any]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import platform
 import subprocess
 from pathlib import Path
 
 import psutil
+
+_PATH_OPTIONS = ("work", "output", "python", "keep")
 
 
 def machine() -> dict[str, object]:
@@ -30,6 +33,17 @@ def commit_of(repository: Path) -> str | None:
         check=False,
     )
     return told.stdout.strip() or None
+
+
+def command_of(parser: argparse.ArgumentParser, args: argparse.Namespace) -> str:
+    """The command that repeats a run: the options that differ from their defaults, but no paths."""
+    words = [f"python -m {parser.prog}"]
+    for name, value in vars(args).items():
+        if name in _PATH_OPTIONS or value == parser.get_default(name):
+            continue
+        values = value if isinstance(value, list) else [] if value is True else [value]
+        words += [f"--{name.replace('_', '-')}", *map(str, values)]
+    return " ".join(words)
 
 
 def _cpu_model() -> str:

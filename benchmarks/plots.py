@@ -1,21 +1,14 @@
-"""Results as bar charts: seconds per statement and peer, one SVG for each kind of statement.
-
-python -m benchmarks.plots --into docs/images benchmarks/results/*.json
-"""
+"""Results as bar charts: seconds per statement and peer, one SVG for each kind of statement."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from benchmarks.titles import kinds_of, plot_name, title
+from benchmarks.statements import Kind
 
 _COLOURS = {
     "icefloe-cow": "#0b5fa5",
@@ -79,34 +72,29 @@ class Axis:
                     yield tick
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.plots", description=__doc__)
-    parser.add_argument("results", nargs="+", type=Path)
-    parser.add_argument("--into", type=Path, required=True, help="folder of the plots")
-    args = parser.parse_args(arguments)
-    args.into.mkdir(parents=True, exist_ok=True)
-    for path in args.results:
-        document = json.loads(path.read_text())
-        for kind in kinds_of(document) if "statements" in document else ():
-            drawn = plot(document, kind)
-            if drawn is not None:
-                (args.into / plot_name(document, kind)).write_text(drawn)
-    return 0
+def plots_of(document: Mapping[str, Any]) -> dict[str, str]:
+    """The plots of a run as SVG, by the kind of statement, for the kinds that have results."""
+    kinds = [kind for kind in Kind if any(s["kind"] == kind for s in document["statements"])]
+    charts = {str(kind): _plot(document, kind) for kind in kinds}
+    return {kind: svg for kind, svg in charts.items() if svg is not None}
 
 
-def plot(document: dict[str, Any], kind: str) -> str | None:
-    """One chart as SVG; None when no peer has a result."""
-    groups = _groups(document, kind)
-    times = [bar.seconds for group in groups for bar in group.bars if bar.seconds]
-    if not times:
-        return None
-    axis = Axis(_step_below(min(times) / 1.3), _step_above(max(times)))
-    peers = [bar.peer for bar in groups[0].bars]
+def _plot(document: Mapping[str, Any], kind: str) -> str | None:
     size = document["size"]
     heading = (
         f"{document['name']}: {kind} statements, seconds (logarithmic; shorter is better). "
         f"{size['rows']:,} rows, {size['columns']} columns"
     )
+    return chart(heading, _groups(document, kind))
+
+
+def chart(heading: str, groups: Sequence[Group]) -> str | None:
+    """One chart as SVG; None when no peer has a result."""
+    times = [bar.seconds for group in groups for bar in group.bars if bar.seconds]
+    if not times:
+        return None
+    axis = Axis(_step_below(min(times) / 1.3), _step_above(max(times)))
+    peers = [bar.peer for bar in groups[0].bars]
     columns = (_WIDTH - 20) // _LEGEND_COLUMN
     top = 40 + _LEGEND_ROW * math.ceil(len(peers) / columns) + 8
     bottom = top + sum(_height(group) for group in groups)
@@ -126,30 +114,32 @@ def plot(document: dict[str, Any], kind: str) -> str | None:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _groups(document: dict[str, Any], kind: str) -> list[Group]:
-    """A peer that all of the statements leave out has no place."""
-    chosen = [b["statement"] for b in document["statements"] if b["statement"]["kind"] == kind]
-    names = {statement["name"] for statement in chosen}
+def _groups(document: Mapping[str, Any], kind: str) -> list[Group]:
+    """One group for each statement; peers that leave out all of them are not shown."""
+    statements = [statement for statement in document["statements"] if statement["kind"] == kind]
+    names = {statement["name"] for statement in statements}
     peers = [
         peer
         for peer in document["peers"]
         if any(
-            r["statement"] in names and r["status"] != _LEFT_OUT for r in peer.get("results", ())
+            result["statement"] in names and result["status"] != _LEFT_OUT
+            for result in peer.get("results", ())
         )
     ]
     return [
-        Group(title(statement), tuple(_bar(peer, statement["name"]) for peer in peers))
-        for statement in chosen
+        Group(statement["title"], tuple(bar_of(peer, statement["name"]) for peer in peers))
+        for statement in statements
     ]
 
 
-def _bar(peer: dict[str, Any], statement: str) -> Bar:
-    found = next((r for r in peer["results"] if r["statement"] == statement), None)
-    if found is None:
+def bar_of(peer: Mapping[str, Any], statement: str) -> Bar:
+    """The bar of one peer at one statement."""
+    result = next((r for r in peer["results"] if r["statement"] == statement), None)
+    if result is None:
         return Bar(peer["name"], None, "not run")
-    if found["status"] != "ok":
-        return Bar(peer["name"], None, found["status"])
-    return Bar(peer["name"], found["best_seconds"])
+    if result["status"] != "ok":
+        return Bar(peer["name"], None, result["status"])
+    return Bar(peer["name"], result["best_seconds"])
 
 
 def _height(group: Group) -> int:
@@ -224,7 +214,3 @@ def _step_above(seconds: float) -> float:
     power = math.floor(math.log10(seconds))
     steps = [*(step * 10.0**power for step in _STEPS), 10.0 ** (power + 1)]
     return min(step for step in steps if step >= seconds)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

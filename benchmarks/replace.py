@@ -11,12 +11,11 @@ afterwards are compared with what must come out, computed without any peer.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +27,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 import icefloe
 from benchmarks.machine import commit_of, machine
+from benchmarks.summary import RESULTS, save, seconds_of
 
 PARTITIONS = 100
 ONE = "part = 42"
@@ -43,6 +43,17 @@ class Case:
     predicate: str
     new: pa.Table
     after: tuple[int, int]  # rows, and the sum of `value`
+
+
+@dataclass(slots=True)
+class Samples:
+    """The repetitions of one case with one peer."""
+
+    seconds: list[float] = field(default_factory=list)
+    bytes_written: int = 0
+
+
+Results = dict[str, dict[str, Samples]]  # by case and peer
 
 
 def table_of(rows: int) -> pa.Table:
@@ -144,24 +155,22 @@ def peers_of(folder: Path, rows: pa.Table) -> Mapping[str, Callable[[], Peer]]:
     }
 
 
-def measure(
-    peers: Mapping[str, Peer], cases: list[Case], repetitions: int
-) -> dict[str, dict[str, dict[str, object]]]:
-    """Best of the repetitions, by case and peer; wrong rows are an error.
+def measure(peers: Mapping[str, Peer], cases: list[Case], repetitions: int) -> Results:
+    """Time every case with every peer; wrong rows are an error.
 
     Peers take turns, so that all see the same load, and the first round warms up the session.
     """
-    results: dict[str, dict[str, dict[str, object]]] = {}
+    results: Results = {case.name: {} for case in cases}
     for number in range(repetitions + 1):
         for name, peer in peers.items():
             for case in cases:
                 if name == "replace_where" and case.predicate != ONE:
-                    continue  # not on partition borders
-                took, written = _timed(peer, case)
+                    continue  # not on partition boundaries
+                seconds, bytes_written = _timed(peer, case)
                 if number:
-                    told = results.setdefault(case.name, {}).setdefault(name, {"all_seconds": []})
-                    seconds = [*told["all_seconds"], took]  # type: ignore[misc]
-                    told.update(seconds=min(seconds), all_seconds=seconds, bytes_written=written)
+                    samples = results[case.name].setdefault(name, Samples())
+                    samples.seconds.append(seconds)
+                    samples.bytes_written = bytes_written
     return results
 
 
@@ -178,14 +187,15 @@ def _timed(peer: Peer, case: Case) -> tuple[float, int]:
     return took, sum(file.stat().st_size for file in new)
 
 
-def markdown(results: Mapping[str, Mapping[str, dict[str, object]]]) -> str:
+def markdown(results: Results) -> str:
     lines = ["| | " + " | ".join(results) + " |", "|---|" + "---|" * len(results)]
-    names = list(dict.fromkeys(name for told in results.values() for name in told))
+    names = list(dict.fromkeys(name for by_peer in results.values() for name in by_peer))
     for name in names:
-        shown = [
-            f"{told[name]['seconds']:.2f} s" if name in told else "–" for told in results.values()
+        cells = [
+            f"{min(by_peer[name].seconds):.2f} s" if name in by_peer else "–"
+            for by_peer in results.values()
         ]
-        lines.append(f"| {name} | " + " | ".join(shown) + " |")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -204,21 +214,34 @@ def main() -> None:
         _save(results, chosen.rows, chosen.repetitions)
 
 
-def _save(results: Mapping[str, object], rows: int, repetitions: int) -> None:
+def _save(results: Results, rows: int, repetitions: int) -> None:
     facts = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit_of(ROOT),
+        "command": f"python -m benchmarks.replace --rows {rows} --repetitions {repetitions} --save",
         "machine": machine(),
         "load_average_at_end": os.getloadavg(),
         "versions": {p: version(p) for p in ("pyspark", "pyiceberg", "pyarrow", "deltalake")},
         "rows": rows,
         "partitions": PARTITIONS,
         "repetitions": repetitions,
-        "results": results,
     }
-    path = ROOT / "benchmarks/results/replace/replace.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(facts, indent=2) + "\n")
+    summary = {
+        case: {
+            peer: {**seconds_of(samples.seconds), "bytes_written": samples.bytes_written}
+            for peer, samples in by_peer.items()
+        }
+        for case, by_peer in results.items()
+    }
+    raw = {
+        case: {peer: asdict(samples) for peer, samples in by_peer.items()}
+        for case, by_peer in results.items()
+    }
+    save(
+        RESULTS / "replace" / "replace.json",
+        {**facts, "results": summary},
+        {**facts, "results": raw},
+    )
 
 
 if __name__ == "__main__":

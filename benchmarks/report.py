@@ -1,10 +1,11 @@
-"""Results as Markdown.
+"""All results as Markdown with plots: `benchmarks/report.md` and `benchmarks/plots`.
 
-python -m benchmarks.report benchmarks/results/*.json > docs/benchmarks.md
+python -m benchmarks.report
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections import Counter
@@ -14,11 +15,12 @@ from typing import Any
 
 from benchmarks.goals import findings
 from benchmarks.peers import OURS
-from benchmarks.plots import plot
-from benchmarks.titles import kinds_of, plot_name, title
+from benchmarks.plots import plots_of
+from benchmarks.summary import RESULTS
 
 _MODES = ("-cow", "-mor")
 _LARGE_MERGE = "large-merge"
+_PLOTS = "plots"  # folder beside the report
 _INTRODUCTION = """# Benchmarks
 
 Made by `python -m benchmarks.report` from the files in `benchmarks/results/`; see
@@ -31,16 +33,24 @@ below the tables. Plots have a logarithmic scale. Goals are ratios of the same k
 Cell = Callable[[dict[str, Any], dict[str, Any]], str]
 
 
-def main(paths: Sequence[str]) -> int:
-    if not paths:
-        print(__doc__, file=sys.stderr)
-        return 2
-    documents = [json.loads(Path(path).read_text()) for path in paths]
-    large = [found for found in documents if found.get("kind") == _LARGE_MERGE]
-    sections = [section(found) for found in documents if found not in large]
-    if large:
-        sections.append(large_section(large))
-    print("\n\n".join([_INTRODUCTION, *sections]))
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.report", description=__doc__)
+    parser.add_argument(
+        "results", nargs="*", type=Path, default=sorted(RESULTS.glob("*.json")), help="(all)"
+    )
+    parser.add_argument("--into", type=Path, default=RESULTS.parent, help="folder (benchmarks)")
+    args = parser.parse_args(arguments)
+    documents = [json.loads(path.read_text()) for path in args.results]
+    runs = [document for document in documents if document.get("kind") != _LARGE_MERGE]
+    large_merges = [document for document in documents if document not in runs]
+    sections = [section(document) for document in runs]
+    if large_merges:
+        sections.append(large_section(large_merges))
+    (args.into / _PLOTS).mkdir(parents=True, exist_ok=True)
+    (args.into / "report.md").write_text("\n\n".join([_INTRODUCTION, *sections]) + "\n")
+    for document in runs:
+        for kind, svg in plots_of(document).items():
+            (args.into / _plot_path(document, kind)).write_text(svg)
     return 0
 
 
@@ -67,7 +77,7 @@ def section(document: dict[str, Any]) -> str:
 
 def _goals_table(document: dict[str, Any]) -> list[str]:
     """Goals that this run's statements and size are about: reached or not."""
-    titles = {b["statement"]["name"]: title(b["statement"]) for b in document["statements"]}
+    titles = {statement["name"]: statement["title"] for statement in document["statements"]}
     rows = [
         [
             found.goal.title,
@@ -91,10 +101,13 @@ def _goals_table(document: dict[str, Any]) -> list[str]:
 
 def _plots(document: dict[str, Any]) -> list[str]:
     return [
-        f"![{document['name']}: seconds of {kind} statements](images/{plot_name(document, kind)})"
-        for kind in kinds_of(document)
-        if plot(document, kind) is not None
+        f"![{document['name']}: seconds of {kind} statements]({_plot_path(document, kind)})"
+        for kind in plots_of(document)
     ]
+
+
+def _plot_path(document: dict[str, Any], kind: str) -> str:
+    return f"{_PLOTS}/{document['name']}-{kind}.svg"
 
 
 def _facts(document: dict[str, Any]) -> str:
@@ -124,14 +137,13 @@ def _limit(most_s: float | None) -> str:
 
 def _table(document: dict[str, Any], peers: Sequence[dict[str, Any]], cell: Cell) -> str:
     rows = []
-    for bound in document["statements"]:
-        name = bound["statement"]["name"]
-        found = [_result(peer, name) for peer in peers]
+    for statement in document["statements"]:
+        found = [_result(peer, statement["name"]) for peer in peers]
         cells = [
             cell(peer, result) if result.get("status") == "ok" else "–"
             for peer, result in zip(peers, found, strict=True)
         ]
-        rows.append([title(bound["statement"]), *cells])
+        rows.append([statement["title"], *cells])
     return _markdown(["statement", *(peer["name"] for peer in peers)], rows)
 
 
@@ -161,12 +173,12 @@ def _comparable(peer: str, mine: str) -> bool:
 
 
 def _written_cell(_peer: dict[str, Any], result: dict[str, Any]) -> str:
-    return f"{result['runs'][0]['bytes_written'] / 2**20:.1f}"
+    return f"{result['bytes_written'] / 2**20:.1f}"
 
 
 def _written_table(document: dict[str, Any], peers: Sequence[dict[str, Any]]) -> list[str]:
     """A scan writes nothing."""
-    changes = [bound for bound in document["statements"] if bound["statement"]["kind"] != "scan"]
+    changes = [statement for statement in document["statements"] if statement["kind"] != "scan"]
     if not changes:
         return []
     heading = "### Written by one statement, MiB (data and delete files)"
@@ -174,17 +186,16 @@ def _written_table(document: dict[str, Any], peers: Sequence[dict[str, Any]]) ->
 
 
 def _read_table(document: dict[str, Any], peers: Sequence[dict[str, Any]]) -> list[str]:
-    """Nothing for results that were made before this was recorded."""
-    runs = [run for peer in peers for result in peer["results"] for run in result.get("runs", [])]
-    if not any(run.get("io") for run in runs):
+    """Nothing where the system does not count the bytes."""
+    if not any(result.get("bytes_read") for peer in peers for result in peer["results"]):
         return []
     heading = "### Read by one statement, MiB (system calls of the whole process tree)"
     return [heading, _table(document, peers, _read_cell)]
 
 
 def _read_cell(_peer: dict[str, Any], result: dict[str, Any]) -> str:
-    used = result["runs"][0].get("io")
-    return f"{used['read_chars'] / 2**20:.1f}" if used else "–"
+    bytes_read = result["bytes_read"]
+    return "–" if bytes_read is None else f"{bytes_read / 2**20:.1f}"
 
 
 def _memory_cell(_peer: dict[str, Any], result: dict[str, Any]) -> str:
@@ -219,7 +230,7 @@ def large_section(documents: Sequence[dict[str, Any]]) -> str:
             document["mode"],
             f"{document['where']}, {document['memory']}",
             f"{document['seconds']:.1f}" if document["status"] == "ok" else document["status"],
-            "yes" if document["status"] == "ok" else _first_line(document["reason"]),
+            "yes" if document["status"] == "ok" else document["reason"],
             f"{document['bytes_written'] / 2**20:.0f}" if document["status"] == "ok" else "–",
             ", ".join(f"{part} {round(n / 2**20)}" for part, n in document["memory_peak"].items()),
         ]
@@ -237,22 +248,17 @@ def large_section(documents: Sequence[dict[str, Any]]) -> str:
 
 def _missing(document: dict[str, Any]) -> list[str]:
     lines = [
-        f"* {peer['name']} {peer['status']}: {_first_line(peer['reason'])}"
+        f"* {peer['name']} {peer['status']}: {peer['reason']}"
         for peer in document["peers"]
         if peer["status"] != "ok"
     ]
     lines += [
-        f"* {peer['name']}, {result['statement']} {result['status']}: "
-        f"{_first_line(result['reason'])}"
+        f"* {peer['name']}, {result['statement']} {result['status']}: {result['reason']}"
         for peer in document["peers"]
         for result in peer.get("results", [])
         if result["status"] != "ok"
     ]
     return ["### Missing", "\n".join(lines)] if lines else []
-
-
-def _first_line(text: str) -> str:
-    return (text.splitlines() or [""])[0]
 
 
 def _result(peer: dict[str, Any], name: str) -> dict[str, Any]:
@@ -265,4 +271,4 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -11,7 +11,6 @@ and the first round only warms up. Prints a table in Markdown.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 import time
@@ -26,6 +25,7 @@ from pyspark.sql import DataFrame
 import icefloe
 from benchmarks.data import SIZES, input_files
 from benchmarks.machine import commit_of, machine
+from benchmarks.summary import RESULTS, save, seconds_of
 
 ROOT = Path(__file__).parent.parent
 MEBIBYTE = 1024 * 1024
@@ -156,20 +156,23 @@ def main() -> None:
 
 
 def _save(
-    size: str, seconds: dict[str, dict[int, list[float]]], facts: dict[int, dict[str, int]]
+    size: str, seconds: dict[str, dict[int, list[float]]], tables: dict[int, dict[str, int]]
 ) -> None:
-    path = ROOT / f"benchmarks/results/row_groups/{size}.json"
-    document = {
+    facts = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit_of(ROOT),
+        "command": f"python -m benchmarks.row_groups --size {size} --save",
         "machine": machine(),
         "load_average_at_end": os.getloadavg(),
         "size": size,
-        "tables": facts,
-        "seconds": seconds,
+        "tables": tables,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    summary = {
+        work: {group_mib: seconds_of(samples) for group_mib, samples in by_size.items()}
+        for work, by_size in seconds.items()
+    }
+    path = RESULTS / "row_groups" / f"{size}.json"
+    save(path, {**facts, "seconds": summary}, {**facts, "seconds": seconds})
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ python -m benchmarks.run --size narrow
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -19,15 +18,15 @@ from typing import Any
 from benchmarks.data import FILES, SEED, SIZES, Size, bind, input_files
 from benchmarks.goals import statements_of_goals
 from benchmarks.history import bind_scan, history
-from benchmarks.machine import commit_of, machine
+from benchmarks.machine import command_of, commit_of, machine
 from benchmarks.peer_runs import ROOT, Run, run_peer, say
 from benchmarks.peers import DEFAULT_PEERS, PEERS
 from benchmarks.sources import bind_merge
 from benchmarks.statements import STATEMENTS, Kind
+from benchmarks.summary import RESULTS, save, summarize
 
 _GOALS = "goals"
 _BINDERS = {Kind.MERGE: bind_merge, Kind.SCAN: bind_scan}
-_RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,13 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as cleanup:
         work = _work_folder(args.work, cleanup)
         run = _prepare(args, size, work)
-        output = args.output or _RESULTS / f"{args.name or size.name}.json"
-        output.parent.mkdir(parents=True, exist_ok=True)
-        commit, peers = commit_of(ROOT), []
-        for name in args.peers:  # hours of work are not lost with the last peer
+        output = args.output or RESULTS / f"{args.name or size.name}.json"
+        start = {"name": output.stem, "commit": commit_of(ROOT), "command": args.command}
+        peers: list[dict[str, Any]] = []
+        for name in args.peers:  # written after each peer: a failure does not lose hours of work
             peers.append(run_peer(name, run))
-            document = _document(output.stem, size, commit, run, peers)
-            output.write_text(json.dumps(document, indent=2) + "\n")
+            raw = {**start, **_document(size, run, peers)}
+            save(output, summarize(raw, run.statements), raw)
             say(f"wrote {output}")
     return 1 if _has_failure(peers) else 0
 
@@ -103,6 +102,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"--python {given!r} must be PEER=PATH, PEER one of {', '.join(PEERS)}")
     if args.repetitions < 1:
         parser.error("--repetitions must be at least 1")
+    args.command = command_of(parser, args)
     return args
 
 
@@ -136,13 +136,9 @@ def _prepare(args: argparse.Namespace, size: Size, work: Path) -> Run:
     )
 
 
-def _document(
-    name: str, size: Size, commit: str | None, run: Run, peers: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _document(size: Size, run: Run, peers: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "name": name,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit,
         "machine": machine(),
         "size": {**asdict(size), "files": FILES, "seed": SEED},
         "repetitions": run.repetitions,

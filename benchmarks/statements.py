@@ -60,6 +60,19 @@ class Statement:
     statements_before: int = 0  # SCAN: how many statements the table has been through
 
     @property
+    def title(self) -> str:
+        """The statement in a few words, for tables and plots."""
+        if self.merge:
+            return self.merge.title
+        if self.kind is Kind.SCAN:
+            count = self.statements_before
+            rows = "all rows" if self.fraction == 1 else "1 % of the rows, in one file"
+            return f"scan of {rows}, after {count} statement{'s' if count > 1 else ''}"
+        place = "in one file" if self.placement is Placement.CLUSTERED else self.placement
+        kind = "update of all columns," if self.all_columns else self.kind
+        return f"{kind} {self.fraction:.0%}, {place}".replace("%", " %")
+
+    @property
     def shape(self) -> tuple[Kind, bool, tuple[Clause, ...]]:
         """Statements of one shape warm each other up."""
         return self.kind, self.all_columns, self.merge.clauses if self.merge else ()

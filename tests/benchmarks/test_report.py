@@ -1,4 +1,4 @@
-"""Goals, tables and plots made from results."""
+"""Summaries of results, and the goals, tables and plots made from them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import plots, report
+from benchmarks import docs_page, plots, report
 from benchmarks.goals import GOALS, findings, statements_of_goals
 from benchmarks.peers import PEERS
 from benchmarks.statements import STATEMENTS
+from benchmarks.summary import RESULTS, save, summarize, to_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def document(seconds, *, size="wide", rows=2_000_000, columns=40, statements=("update-1-spread",)):
-    """A result: `seconds` by peer and statement; a text instead is why there are none."""
-    chosen = [s for s in STATEMENTS if s.name in statements]
+    """A summary: `seconds` by peer and statement; a text instead is why there are none."""
     return {
         "name": size,
         "date": "2026-11-15T12:00:00+00:00",
@@ -34,18 +34,9 @@ def document(seconds, *, size="wide", rows=2_000_000, columns=40, statements=("u
         "warm_ups": 1,
         "warm_up_seconds": 60.0,
         "statements": [
-            {
-                "statement": {
-                    "name": s.name,
-                    "kind": str(s.kind),
-                    "fraction": s.fraction,
-                    "placement": str(s.placement),
-                    "merge": {"title": s.merge.title} if s.merge else None,
-                    "all_columns": s.all_columns,
-                    "statements_before": s.statements_before,
-                }
-            }
-            for s in chosen
+            {"name": s.name, "kind": str(s.kind), "title": s.title}
+            for s in STATEMENTS
+            if s.name in statements
         ],
         "peers": [
             {
@@ -55,9 +46,9 @@ def document(seconds, *, size="wide", rows=2_000_000, columns=40, statements=("u
                 "data_bytes": 2**30,
                 "load_average_before": 0.1,
                 "versions": {"itself": "1"},
-                "results": [result(name, value) for name, value in found.items()],
+                "results": [result(name, value) for name, value in by_statement.items()],
             }
-            for peer, found in seconds.items()
+            for peer, by_statement in seconds.items()
         ],
     }
 
@@ -65,19 +56,18 @@ def document(seconds, *, size="wide", rows=2_000_000, columns=40, statements=("u
 def result(statement, value):
     if isinstance(value, str):
         return {"statement": statement, "status": "failed", "reason": value}
-    run = {"seconds": value, "bytes_written": 2**20, "io": {"read_chars": 3 * 2**20}}
-    memory = {"driver": 2**20, "jvm": 0, "workers": 0, "total": 2**20}
     return {
         "statement": statement,
         "status": "ok",
         "best_seconds": value,
-        "runs": [run],
-        "memory_peak": memory,
+        "bytes_written": 2**20,
+        "bytes_read": 3 * 2**20,
+        "memory_peak": {"driver": 2**20, "jvm": 0, "workers": 0, "total": 2**20},
     }
 
 
-def verdicts(found):
-    return {(f.statement, f.peer): (f.measured, f.verdict) for f in findings(found)}
+def verdicts(summary):
+    return {(f.statement, f.peer): (f.measured, f.verdict) for f in findings(summary)}
 
 
 def test_goals_name_statements_and_peers_that_there_are():
@@ -87,7 +77,7 @@ def test_goals_name_statements_and_peers_that_there_are():
 
 
 def test_a_goal_is_met_missed_or_not_measured():
-    found = document(
+    summary = document(
         {
             "icefloe-cow": {"update-1-spread": 2.0, "update-10-spread": 2.0},
             "iceberg-cow": {"update-1-spread": 20.0, "update-10-spread": "out of memory"},
@@ -96,7 +86,7 @@ def test_a_goal_is_met_missed_or_not_measured():
         statements=("update-1-spread", "update-10-spread"),
     )
 
-    assert verdicts(found) == {
+    assert verdicts(summary) == {
         ("update-1-spread", "iceberg-cow"): (10.0, "met"),
         ("update-1-spread", "deltars"): (2.95, "**missed**"),
         ("update-10-spread", "iceberg-cow"): (None, "not measured"),
@@ -118,32 +108,32 @@ def test_a_goal_is_met_missed_or_not_measured():
     ],
 )
 def test_which_goals_count_depends_on_the_size(size, rows, columns, ratios):
-    found = document({}, size=size, rows=rows, columns=columns)
+    summary = document({}, size=size, rows=rows, columns=columns)
 
-    told = {f.peer: f.at_least for f in findings(found) if f.goal.ours == "icefloe-cow"}
+    goals = {f.peer: f.at_least for f in findings(summary) if f.goal.ours == "icefloe-cow"}
 
-    assert told == ratios
+    assert goals == ratios
 
 
-def test_the_report_shows_missed_goals_plainly(tmp_path, capsys):
+def test_the_report_shows_missed_goals_plainly(tmp_path):
     path = tmp_path / "wide.json"
-    found = document({"icefloe-cow": {"update-1-spread": 2.0}, "deltars": {"update-1-spread": 4.0}})
-    path.write_text(json.dumps(found))
+    seconds = {"icefloe-cow": {"update-1-spread": 2.0}, "deltars": {"update-1-spread": 4.0}}
+    path.write_text(json.dumps(document(seconds)))
 
-    assert report.main([str(path)]) == 0
+    assert report.main(["--into", str(tmp_path), str(path)]) == 0
 
-    told = capsys.readouterr().out
-    assert "0 met, 1 missed, 2 not measured." in told
-    assert "| update 1 %, spread | deltars | 3× | 2.00× | **missed** |" in told
-    assert "| update 1 %, spread | iceberg-cow | 10× | – | not measured |" in told
-    assert "best of 2 after 1 untimed run of each kind (no further one after 60 s of them)" in told
-    assert "](images/benchmark-wide-update.svg)" in told
+    text = (tmp_path / "report.md").read_text()
+    assert "0 met, 1 missed, 2 not measured." in text
+    assert "| update 1 %, spread | deltars | 3× | 2.00× | **missed** |" in text
+    assert "| update 1 %, spread | iceberg-cow | 10× | – | not measured |" in text
+    assert "best of 2 after 1 untimed run of each kind (no further one after 60 s of them)" in text
+    assert "](plots/wide-update.svg)" in text
     for fact in ("commit abc", "2 cores (a processor), 16 GiB", "itself 1", "4.00 (2.00×)"):
-        assert fact in told
+        assert fact in text
 
 
 def test_a_plot_has_a_bar_for_each_time_and_says_what_is_missing(tmp_path):
-    found = document(
+    summary = document(
         {
             "icefloe-cow": {"delete-1-spread": 0.5, "delete-1-clustered": 0.1},
             "deltars": {"delete-1-spread": 5.0, "delete-1-clustered": "it <broke>"},
@@ -151,12 +141,12 @@ def test_a_plot_has_a_bar_for_each_time_and_says_what_is_missing(tmp_path):
         statements=("delete-1-spread", "delete-1-clustered"),
     )
     path = tmp_path / "wide.json"
-    path.write_text(json.dumps(found))
+    path.write_text(json.dumps(summary))
 
-    assert plots.main(["--into", str(tmp_path / "images"), str(path)]) == 0
+    assert report.main(["--into", str(tmp_path), str(path)]) == 0
 
-    (image,) = (tmp_path / "images").iterdir()
-    assert image.name == "benchmark-wide-delete.svg"
+    (image,) = (tmp_path / "plots").iterdir()
+    assert image.name == "wide-delete.svg"
     drawn = ElementTree.fromstring(image.read_text())
     texts = [element.text.replace("\u00a0", " ") for element in drawn.iter(f"{SVG}text")]
     for text in ("delete 1 %, spread", "delete 1 %, in one file", "0.50", "0.10", "5.00"):
@@ -165,16 +155,15 @@ def test_a_plot_has_a_bar_for_each_time_and_says_what_is_missing(tmp_path):
     widths = [float(r.get("width")) for r in drawn.iter(f"{SVG}rect") if r.get("x") == "270"]
     assert len(widths) == 3
     assert max(widths) == widths[1]
-    assert plots.plot(found, "delete") == image.read_text()
 
 
 def test_a_peer_that_all_statements_leave_out_is_not_in_the_plot():
-    found = document({"icefloe-mor": {"scan-after-1": 1.0}}, statements=("scan-after-1",))
+    summary = document({"icefloe-mor": {"scan-after-1": 1.0}}, statements=("scan-after-1",))
     left_out = {"statement": "scan-after-1", "status": "left out", "reason": "no deletes"}
-    found["peers"].append({"name": "sail-cow", "status": "ok", "results": [left_out]})
-    found["peers"].append({"name": "sail-mor", "status": "failed", "reason": "no table"})
+    summary["peers"].append({"name": "sail-cow", "status": "ok", "results": [left_out]})
+    summary["peers"].append({"name": "sail-mor", "status": "failed", "reason": "no table"})
 
-    drawn = plots.plot(found, "scan")
+    drawn = plots.plots_of(summary)["scan"]
 
     assert "icefloe-mor" in drawn
     assert "sail" not in drawn
@@ -187,10 +176,94 @@ def test_equal_ratios_are_equal_distances():
     assert [*axis.ticks()] == pytest.approx([0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100])
 
 
-def test_large_merges_have_no_plots(tmp_path):
-    path = tmp_path / "large.json"
-    path.write_text(json.dumps({"kind": "large-merge", "name": "large"}))
+def test_a_large_merge_has_a_row_and_no_plots(tmp_path):
+    path = RESULTS / "large_merge-mor-local.json"
 
-    assert plots.main(["--into", str(tmp_path), str(path)]) == 0
+    assert report.main(["--into", str(tmp_path), str(path)]) == 0
 
-    assert [*tmp_path.glob("*.svg")] == []
+    assert "| large_merge-mor-local | 20,000,000 |" in (tmp_path / "report.md").read_text()
+    assert [*(tmp_path / "plots").iterdir()] == []
+
+
+def test_the_report_and_the_docs_page_are_those_of_the_results(tmp_path):
+    committed = RESULTS.parent
+    docs = committed.parent / "docs"
+    (tmp_path / "benchmarks.md").write_text((docs / "benchmarks.md").read_text())
+
+    assert report.main(["--into", str(tmp_path)]) == 0
+    assert docs_page.main(["--docs", str(tmp_path)]) == 0
+
+    plot_names = {path.name for path in (tmp_path / "plots").iterdir()}
+    assert plot_names == {path.name for path in (committed / "plots").iterdir()}
+    for written, page in [
+        (tmp_path / "report.md", committed / "report.md"),
+        (tmp_path / "benchmarks.md", docs / "benchmarks.md"),
+        (tmp_path / "images" / "benchmarks.svg", docs / "images" / "benchmarks.svg"),
+        *((tmp_path / "plots" / name, committed / "plots" / name) for name in plot_names),
+    ]:
+        assert written.read_text() == page.read_text(), f"{page.name}: run make bench-report"
+
+
+def test_the_table_of_the_docs_page_marks_the_fastest_of_each_mode():
+    peers = {
+        "icefloe-cow": {"delete-1-spread": 2.0},
+        "iceberg-cow": {"delete-1-spread": "out of memory"},
+        "deltars": {"delete-1-spread": 1.0, "scan-after-10": 0.5},
+        "icefloe-mor": {"delete-1-spread": 0.2, "scan-after-10": 1.0},
+        "iceberg-mor": {"delete-1-spread": 0.3, "scan-after-10": 0.7},
+    }
+    run = document(peers, statements=("delete-1-spread", "scan-after-10"))
+
+    table = docs_page.table({"wide": run})
+
+    assert "| delete 1 %, spread | 2.00 | – | **1.00** | **0.20** | 0.30 |" in table
+    assert "| – | – | **0.50** | 1.00 | 0.70 |" in table
+
+
+def test_a_docs_page_without_markers_is_an_error():
+    with pytest.raises(ValueError, match="must have the lines"):
+        docs_page.with_table("# Benchmarks", {})
+
+
+def test_a_summary_has_no_repetitions_and_the_first_line_of_a_reason(tmp_path):
+    run = {"seconds": 2.0, "bytes_written": 10, "files_written": 1, "metadata_bytes_written": 5}
+    memory = {"total": 7}
+    done = {"statement": "a", "status": "ok", "warm_ups": 1, "runs": [run, {**run, "seconds": 4.0}]}
+    done |= {"memory_at_start": memory, "memory_peak": memory}
+    lost = {"statement": "b", "status": "failed", "reason": "it ended\nTraceback"}
+    facts = {"load_average_before": 0.1, "setup_seconds": 1.0, "data_files": 8, "data_bytes": 9}
+    peer = {"name": "deltars", "status": "ok", **facts, "versions": {}, "results": [done, lost]}
+    raw = {"name": "tiny", "peers": [peer]}
+
+    save(tmp_path / "tiny.json", summarize(raw, ()), raw)
+
+    summary = json.loads((tmp_path / "tiny.json").read_text())
+    assert summary["peers"][0]["results"] == [
+        {
+            "statement": "a",
+            "status": "ok",
+            "best_seconds": 2.0,
+            "median_seconds": 3.0,
+            "repetitions": 2,
+            "warm_ups": 1,
+            "bytes_written": 10,
+            "files_written": 1,
+            "metadata_bytes_written": 5,
+            "bytes_read": None,
+            "memory_at_start": memory,
+            "memory_peak": memory,
+        },
+        {"statement": "b", "status": "failed", "reason": "it ended"},
+    ]
+    assert json.loads((tmp_path / "raw" / "tiny.json").read_text()) == raw
+
+
+COMMITTED = [path for path in sorted(RESULTS.rglob("*.json")) if path.parent.name != "raw"]
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
+def test_committed_results_are_compact(path):
+    text = path.read_text()
+
+    assert text == to_text(json.loads(text))
+    assert len(text.splitlines()) < 400
