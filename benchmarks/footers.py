@@ -24,7 +24,7 @@ from icefloe.parquet.thrift import read_struct, write_struct
 
 T = TypeVar("T")
 
-_IDL = Path(__file__).resolve().parent.parent / "tests" / "parquet" / "footers.thrift"
+_IDL = Path(__file__).resolve().parent.parent / "tests" / "support" / "parquet_footer.thrift"
 _SHAPES = ((8, 8), (60, 8), (60, 32))  # columns and row groups
 _REPETITIONS = 7
 

@@ -15,7 +15,6 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyroaring import BitMap64
 from pyspark.sql import functions as F
-from tables import data_files, delete_files, rows
 
 from icefloe import errors
 from icefloe.commit.catalog import LostRaceError, with_retries
@@ -40,6 +39,7 @@ from icefloe.tasks.old_file import Edits
 from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_file
 from icefloe.tasks.write import FileLayout, write_rows
 from icefloe.write.data_files import find_rows, write_data
+from support.tables import data_files, delete_files, rows
 
 SCHEMA = "id BIGINT, region STRING, n INT"
 ROWS = [{"id": i, "region": "us" if i % 2 else "eu", "n": i} for i in range(1, 7)]

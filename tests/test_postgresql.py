@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from leftovers import leftovers
 from pyiceberg.catalog import load_catalog
-from tables import rows, summary
 
 import icefloe
 from icefloe.errors import ConflictError, TableExistsError, TableNotFoundError
+from support.tables import rows, summary
+from support.unreferenced_files import leftovers
 
 SCHEMA = "id BIGINT, region STRING, n INT"
 ROWS = [{"id": 1, "region": "us", "n": 0}, {"id": 2, "region": "eu", "n": 0}]

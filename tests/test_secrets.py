@@ -15,7 +15,6 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from requests import ConnectionError as NoConnectionError
 from sqlalchemy.exc import OperationalError
-from tables import data_files
 from typer.testing import CliRunner
 
 import icefloe
@@ -28,6 +27,7 @@ from icefloe.metadata.table_state import state_of
 from icefloe.redaction import MASK, names_secret, redacted, register
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.sql.parse import parse_statements
+from support.tables import data_files
 
 MARK = "Zm4rk"
 URI = f"postgresql+psycopg://{MARK}user:{MARK}p%40ss%2Furi@db.example/lake?sslpassword={MARK}query"

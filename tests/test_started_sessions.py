@@ -10,13 +10,13 @@ from threading import Barrier
 
 import pytest
 from pyspark import SparkContext
-from test_session import run_script
 
 import icefloe
 from icefloe import Lake
 from icefloe.lake import open_catalog
 from icefloe.spark import session
 from icefloe.spark.session import StartedSessions
+from test_session import run_script
 
 
 class Application:

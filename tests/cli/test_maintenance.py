@@ -12,12 +12,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from plain_tables import data_paths, drop_rows, make, open_lake, publish_at
-from plain_tables import stray as stray_file
 from typer.testing import CliRunner, Result
 
 import icefloe
 from icefloe.cli.app import app
+from support.pyiceberg_tables import data_paths, drop_rows, make, open_lake, publish_at
+from support.pyiceberg_tables import stray as stray_file
 
 SOON = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
 

@@ -9,9 +9,7 @@ from decimal import Decimal
 import pandas as pd
 import pyarrow as pa
 import pytest
-from leftovers import leftovers
 from pyspark.sql import functions as F
-from tables import data_files, delete_files, rows, snapshots, summary
 
 import icefloe
 from icefloe.commands import context
@@ -27,6 +25,8 @@ from icefloe.errors import (
     TypeMismatchError,
 )
 from icefloe.spark.session import READS_BY_ID
+from support.tables import data_files, delete_files, rows, snapshots, summary
+from support.unreferenced_files import leftovers
 
 pytestmark = pytest.mark.cluster
 

@@ -1,5 +1,5 @@
 """The second writer, for every test of this folder."""
 
-from races import Meanwhile, before_commit, before_swap, meanwhile, other
+from support.races import Meanwhile, before_commit, before_swap, meanwhile, other
 
 __all__ = ["Meanwhile", "before_commit", "before_swap", "meanwhile", "other"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from leftovers import leftovers
 from pyiceberg.types import IntegerType
-from tables import data_files, delete_files, rows, snapshots, summary
 
 from icefloe.errors import ConflictError, TableNotFoundError
+from support.tables import data_files, delete_files, rows, snapshots, summary
+from support.unreferenced_files import leftovers
 
 pytestmark = pytest.mark.requirement("D6")
 

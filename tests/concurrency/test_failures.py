@@ -6,10 +6,8 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 import pytest
-from leftovers import leftovers
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from tables import rows, snapshots, stored_files
 
 from icefloe.errors import (
     ConflictError,
@@ -18,6 +16,8 @@ from icefloe.errors import (
     StatementError,
     StorageError,
 )
+from support.tables import rows, snapshots, stored_files
+from support.unreferenced_files import leftovers
 
 pytestmark = pytest.mark.requirement("X10")
 

@@ -6,15 +6,15 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from leftovers import leftovers
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSnapshotRefUpdate
-from tables import data_files, rows, snapshots
 
 from icefloe.commands.input_rows import fit_rows
 from icefloe.commands.run import run
 from icefloe.errors import ConflictError
 from icefloe.sql import dml
 from icefloe.statements import Options, WriteKind, WriteStatement
+from support.tables import data_files, rows, snapshots
+from support.unreferenced_files import leftovers
 
 pytestmark = pytest.mark.requirement("D6")
 

@@ -7,9 +7,7 @@ import ssl
 
 import pytest
 import requests
-from leftovers import leftovers
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
-from tables import data_files, rows, snapshots, stored_files, summary
 
 from icefloe.errors import (
     CommitStateUnknownError,
@@ -18,6 +16,8 @@ from icefloe.errors import (
     StorageError,
     UnsupportedTableError,
 )
+from support.tables import data_files, rows, snapshots, stored_files, summary
+from support.unreferenced_files import leftovers
 
 SCHEMA = "id BIGINT, n INT"
 ROWS = [{"id": 1, "n": 0}, {"id": 2, "n": 0}]

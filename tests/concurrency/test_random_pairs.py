@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from races import Meanwhile
-from random_programs import seeds
 
 from icefloe import Lake, Table
 from icefloe.errors import ConflictError
+from support.races import Meanwhile
+from support.random_programs import seeds
 
 Rows = list[tuple[int, int]]
 MODES = ["copy-on-write", "merge-on-read"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from leftovers import leftovers
-from tables import delete_files, rows
 
 from icefloe.errors import ConflictError
+from support.tables import delete_files, rows
+from support.unreferenced_files import leftovers
 
 pytestmark = pytest.mark.requirement("D6")
 

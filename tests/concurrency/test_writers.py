@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from leftovers import leftovers
 from pyiceberg.catalog import load_catalog
-from tables import rows, summary
+
+from support.tables import rows, summary
+from support.unreferenced_files import leftovers
 
 SCHEMA = "id BIGINT, region STRING, n BIGINT"
 REGIONS = ("eu", "jp", "uk", "us")

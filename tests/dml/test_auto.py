@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 import pytest
-from tables import data_files, delete_files, rows
 
 from icefloe.errors import StatementError
+from support.tables import data_files, delete_files, rows
 
 COLUMNS = [f"c{i}" for i in range(20)]
 SCHEMA = "id BIGINT, region STRING, " + ", ".join(f"{name} INT" for name in COLUMNS)

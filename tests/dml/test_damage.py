@@ -9,8 +9,6 @@ from random import Random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hand_made import equality_delete, publish
-from tables import data_files, delete_files, stored_files
 
 from icefloe import Table
 from icefloe.deletes.position_deletes import read_position_deletes
@@ -22,6 +20,8 @@ from icefloe.parquet.thrift import Items, Kind, Struct, changed, items, value
 from icefloe.pruning.candidates import Candidate
 from icefloe.scan.row_counts import verify_row_counts
 from icefloe.scan.scan import Scan
+from support.foreign_files import equality_delete, publish
+from support.tables import data_files, delete_files, stored_files
 
 MODES = ("copy-on-write", "merge-on-read", "auto")
 MAPPING = (

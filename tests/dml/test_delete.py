@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql import functions as F
-from tables import data_files, delete_files, rows, snapshots, stored_files, summary
+
+from support.tables import data_files, delete_files, rows, snapshots, stored_files, summary
 
 pytestmark = pytest.mark.requirement("T28")
 

@@ -7,12 +7,12 @@ changed. Values are of one row alone: no aggregates, window functions or generat
 from __future__ import annotations
 
 import pytest
-from leftovers import leftovers
 from pyspark.sql import Window
 from pyspark.sql import functions as F
-from tables import snapshots
 
 from icefloe.errors import IcefloeError, StatementError
+from support.tables import snapshots
+from support.unreferenced_files import leftovers
 
 SCHEMA = "a INT, b INT, s STRING, m MAP<STRING, INT>, l ARRAY<INT>"
 ROWS = [

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tables import rows
 
 from icefloe.errors import ParseError, StatementError
+from support.tables import rows
 
 ROWS = [{"id": 1, "n": 1}, {"id": 2, "n": 2}, {"id": 3, "n": 3}]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 import pytest
-from hand_made import adopted_file, position_delete, publish
 from pyroaring import BitMap64
-from tables import data_files, rows
 
 from icefloe.deletes import row_positions
 from icefloe.errors import UnsupportedTableError
 from icefloe.scan import scan
+from support.foreign_files import adopted_file, position_delete, publish
+from support.tables import data_files, rows
 
 FAR = 10**11
 ROWS = [{"id": i, "n": i} for i in range(3)]

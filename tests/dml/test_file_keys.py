@@ -8,13 +8,13 @@ from types import SimpleNamespace
 from zlib import crc32
 
 import pytest
-from hand_made import adopted_file, publish
-from tables import data_files, rows
 
 from icefloe import Table
 from icefloe.builders import Merge
 from icefloe.errors import UnsupportedTableError
 from icefloe.scan.file_keys import FileKeys
+from support.foreign_files import adopted_file, publish
+from support.tables import data_files, rows
 
 TWINS = ("plumless", "buckeroo")  # of the same CRC-32, and so are names that differ by them alone
 

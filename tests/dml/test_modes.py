@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from pyiceberg.manifest import ManifestContent
-from tables import data_files, delete_files, live_files, rows, snapshots, summary
 
 from icefloe import Table
 from icefloe.builders import Update
@@ -12,6 +11,7 @@ from icefloe.commands import row_changes
 from icefloe.errors import StatementError, StorageError, UnsupportedTableError
 from icefloe.metadata.files import LiveFile
 from icefloe.settings import Settings, UpdateKind, UpdateMode
+from support.tables import data_files, delete_files, live_files, rows, snapshots, summary
 
 pytestmark = pytest.mark.requirement("T28")
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hand_made import adopted_file, equality_delete, publish
-from leftovers import leftovers
 from pyiceberg.types import DoubleType, LongType
-from tables import data_files, delete_files, rows, snapshots
 
 from icefloe.commands import row_changes
 from icefloe.errors import NullabilityError, StorageError
 from icefloe.scan.scan import Scan
 from icefloe.write.rewrite import Rewriter
+from support.foreign_files import adopted_file, equality_delete, publish
+from support.tables import data_files, delete_files, rows, snapshots
+from support.unreferenced_files import leftovers
 
 SCHEMA = """
     id BIGINT, n INT, s STRING, x DOUBLE, price DECIMAL(12, 2), day DATE, at TIMESTAMP, raw BINARY,

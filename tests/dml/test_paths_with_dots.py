@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hand_made import equality_delete, position_delete, publish
-from leftovers import leftovers
-from plain_tables import age, data_paths, folder_of, later, publish_at, stored, stray
-from tables import data_files, rows
 
 from icefloe import Lake, Table
 from icefloe.builders import Merge
 from icefloe.errors import UnsupportedTableError
+from support.foreign_files import equality_delete, position_delete, publish
+from support.pyiceberg_tables import age, data_paths, folder_of, later, publish_at, stored, stray
+from support.tables import data_files, rows
+from support.unreferenced_files import leftovers
 
 SCHEMA = "id BIGINT, n INT"
 SOURCE = [{"id": 1, "n": -1}, {"id": 7, "n": -7}, {"id": 20, "n": -20}]

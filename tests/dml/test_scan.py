@@ -11,7 +11,6 @@ import pytest
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 from pyspark.sql import functions as F
-from tables import data_files, rows, snapshots
 
 from icefloe import DmlResult, errors
 from icefloe.commands.bind import lower_condition
@@ -21,6 +20,7 @@ from icefloe.file_changes import FileChanges
 from icefloe.pruning.candidates import plan_files
 from icefloe.settings import Isolation
 from icefloe.storage.files import locate, spark_uri
+from support.tables import data_files, rows, snapshots
 
 SCHEMA = "id BIGINT, region STRING, n INT"
 ROWS = [{"id": i, "region": "us" if i % 2 else "eu", "n": i} for i in range(1, 7)]

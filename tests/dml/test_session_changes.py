@@ -8,17 +8,17 @@ from __future__ import annotations
 from datetime import date
 
 import pytest
-from hand_made import equality_delete, publish
-from leftovers import leftovers
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from tables import rows, snapshots
 
 import icefloe
 from icefloe.commands import row_changes
 from icefloe.errors import SetupError, StorageError
 from icefloe.scan import scan
 from icefloe.spark.session import READS_BY_ID
+from support.foreign_files import equality_delete, publish
+from support.tables import rows, snapshots
+from support.unreferenced_files import leftovers
 
 OLD = date(1500, 3, 1)
 DATA = [

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 import pytest
-from tables import rows
 
 from icefloe.commands import row_changes
 from icefloe.spark.session import spark_conf
+from support.tables import rows
 
 SETTING = "spark.sql.files.maxPartitionBytes"
 COLUMNS = [f"c{i}" for i in range(12)]

@@ -6,10 +6,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from leftovers import leftovers
-from tables import data_files, rows, snapshots
 
 from icefloe.errors import NullabilityError
+from support.tables import data_files, rows, snapshots
+from support.unreferenced_files import leftovers
 
 NESTED = "id BIGINT, region STRING, s STRUCT<n1: INT, n2: STRUCT<a: STRING, b: INT>>"
 BEFORE = [

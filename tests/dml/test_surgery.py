@@ -9,17 +9,17 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hand_made import adopted_file, publish
-from parquet_check.check import problems
-from parquet_files import READERS, by_spark
 from pyiceberg.types import LongType
 from pyspark.errors import PySparkException
-from tables import data_files, delete_files, rows, snapshots, stored_files, summary
 
 from icefloe.errors import StorageError, UnsupportedTableError
 from icefloe.parquet.fields import File
 from icefloe.parquet.footer import footer_bytes, open_buffer
 from icefloe.parquet.thrift import Kind, changed
+from support.foreign_files import adopted_file, publish
+from support.parquet_check.check import problems
+from support.random_parquet import READERS, by_spark
+from support.tables import data_files, delete_files, rows, snapshots, stored_files, summary
 
 SCHEMA = "id BIGINT, n INT, x DOUBLE, s STRING, inner STRUCT<y: FLOAT, tags: ARRAY<STRING>>"
 ROWS = [

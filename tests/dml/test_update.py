@@ -7,12 +7,12 @@ from datetime import date, datetime
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
-from tables import data_files, delete_files, rows, snapshots, summary
 
 from icefloe import Table
 from icefloe.errors import StatementError, TypeMismatchError
 from icefloe.metadata.files import LiveFile
 from icefloe.storage.files import locate
+from support.tables import data_files, delete_files, rows, snapshots, summary
 
 SCHEMA = "id BIGINT, region STRING, name STRING, value INT"
 ROWS = [

@@ -6,9 +6,9 @@ import math
 
 import pyarrow as pa
 import pytest
-from tables import data_files, rows
 
 from icefloe import errors
+from support.tables import data_files, rows
 
 NESTED = "id INT, s STRUCT<a: INT, b: INT>, l ARRAY<STRUCT<a: INT, b: INT>>, m MAP<STRING, INT>"
 

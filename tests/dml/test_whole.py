@@ -10,7 +10,6 @@ import pytest
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 from pyspark.sql import functions as F
-from tables import data_files, delete_files, rows, snapshots, stored_files, summary
 
 from icefloe import DmlResult, errors
 from icefloe.commit.conflicts import ConflictCheck
@@ -18,6 +17,7 @@ from icefloe.commit.publish import Commit, publish
 from icefloe.file_changes import FileChanges
 from icefloe.settings import Isolation
 from icefloe.storage.files import locate
+from support.tables import data_files, delete_files, rows, snapshots, stored_files, summary
 
 SCHEMA = "id BIGINT NOT NULL, region STRING, n INT, d DECIMAL(10, 2)"
 ROWS = [{"id": i, "region": "us" if i % 2 else "eu", "n": i, "d": None} for i in range(1, 5)]

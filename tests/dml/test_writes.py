@@ -10,10 +10,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tables import data_files, delete_files, rows, snapshots, stored_files, summary
 
 from icefloe import errors
 from icefloe.storage.files import locate
+from support.tables import data_files, delete_files, rows, snapshots, stored_files, summary
 
 SCHEMA = "id BIGINT NOT NULL, region STRING, n INT"
 ROWS = [{"id": i, "region": "us" if i % 2 else "eu", "n": i} for i in range(1, 5)]

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from both_engines import Both
 from pyspark.sql import SparkSession
 
 import icefloe
 from icefloe import Lake
 from icefloe.lake import EMBEDDED_CATALOG
+from support.two_engines import Both
 
 _SPARK = "4.1"
 _PACKAGES = (

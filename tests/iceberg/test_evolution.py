@@ -6,8 +6,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from both_engines import Both, Values, plain
 from pyspark.sql import Row
+
+from support.two_engines import Both, Values, plain
 
 pytestmark = pytest.mark.iceberg
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from both_engines import Both, row
 from pyspark.sql import Row
+
+from support.two_engines import Both, row
 
 pytestmark = pytest.mark.iceberg
 

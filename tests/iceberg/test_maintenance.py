@@ -6,8 +6,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from both_engines import Both, row
-from tables import data_files, delete_files
+
+from support.tables import data_files, delete_files
+from support.two_engines import Both, row
 
 pytestmark = pytest.mark.iceberg
 

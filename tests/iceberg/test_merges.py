@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from both_engines import Both, modes, plain
-from merge_sequence import LAYOUTS, MERGES, SCHEMA, SOURCE, Layout
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
+
+from support.merge_sequence import LAYOUTS, MERGES, SCHEMA, SOURCE, Layout
+from support.two_engines import Both, modes, plain
 
 pytestmark = pytest.mark.iceberg
 

@@ -7,9 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from both_engines import Both, Values, row
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType
+
+from support.two_engines import Both, Values, row
 
 pytestmark = pytest.mark.iceberg
 

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from both_engines import Both
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from icefloe.errors import ConflictError
+from support.two_engines import Both
 
 pytestmark = pytest.mark.iceberg
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hand_made import equality_delete, position_delete, publish
-from interop_readers import icefloe_rows, read_clickhouse, read_duckdb
-from tables import data_files, rows
 
 from icefloe import Lake, Table
+from support.foreign_files import equality_delete, position_delete, publish
+from support.foreign_readers import icefloe_rows, read_clickhouse, read_duckdb
+from support.tables import data_files, rows
 
 SCHEMA = "id BIGINT, region STRING, n INT"
 

@@ -9,9 +9,9 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from interop_readers import disagreements, icefloe_rows
 
 from icefloe import Table
+from support.foreign_readers import disagreements, icefloe_rows
 
 SCHEMA = """
     id BIGINT NOT NULL, n INT, m INT, region STRING, price DOUBLE, cost DECIMAL(12, 2), day DATE,

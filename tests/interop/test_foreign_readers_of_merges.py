@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from interop_readers import disagreements, icefloe_rows
-from merge_sequence import LAYOUTS, MERGES, SCHEMA, Layout
 
 from icefloe import Table
+from support.foreign_readers import disagreements, icefloe_rows
+from support.merge_sequence import LAYOUTS, MERGES, SCHEMA, Layout
 
 QUICK = {("merge-on-read", "evolved")}
 

@@ -11,8 +11,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from hand_made import adopted_file, publish
-from interop_readers import disagreements
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -30,9 +28,11 @@ from pyiceberg.types import (
     StructType,
     TimestamptzType,
 )
-from tables import data_files, rows
 
 from icefloe import Lake, Table
+from support.foreign_files import adopted_file, publish
+from support.foreign_readers import disagreements
+from support.tables import data_files, rows
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=True),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from interop_readers import disagreements
-from tables import rows
 
 from icefloe import Table
+from support.foreign_readers import disagreements
+from support.tables import rows
 
 TableOf = Callable[..., Table]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from interop_readers import disagreements, icefloe_rows
+
+from support.foreign_readers import disagreements, icefloe_rows
 
 SCHEMA = "id BIGINT, region STRING, at TIMESTAMP, n INT"
 START = datetime(2024, 1, 1, tzinfo=UTC)

@@ -7,13 +7,21 @@ from urllib.parse import urlparse
 
 import pyarrow.parquet as pq
 import pytest
-from hand_made import equality_delete, position_delete, publish
-from interop_readers import disagreements, icefloe_rows, read_duckdb
-from leftovers import leftovers
 from pyspark.sql import functions as F
-from tables import data_files, delete_files, live_files, rows, snapshots, stored_files, summary
 
 from icefloe.errors import ColumnNotFoundError, ConflictError, StatementError
+from support.foreign_files import equality_delete, position_delete, publish
+from support.foreign_readers import disagreements, icefloe_rows, read_duckdb
+from support.tables import (
+    data_files,
+    delete_files,
+    live_files,
+    rows,
+    snapshots,
+    stored_files,
+    summary,
+)
+from support.unreferenced_files import leftovers
 
 pytestmark = pytest.mark.requirement("T39")
 

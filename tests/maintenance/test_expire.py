@@ -8,12 +8,10 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 import pytest
-from leftovers import leftovers
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
 from pyiceberg.table.update import SetPartitionStatisticsUpdate, SetSnapshotRefUpdate
-from tables import data_files, rows, snapshots, stored_files
 
 from icefloe.errors import (
     CommitStateUnknownError,
@@ -25,6 +23,8 @@ from icefloe.errors import (
 from icefloe.maintenance import expire
 from icefloe.maintenance.expire import Limits, expired
 from icefloe.settings import Settings
+from support.tables import data_files, rows, snapshots, stored_files
+from support.unreferenced_files import leftovers
 
 SCHEMA = "id BIGINT, region STRING"
 

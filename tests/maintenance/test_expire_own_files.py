@@ -5,7 +5,14 @@ from __future__ import annotations
 from uuid import uuid4
 
 import pytest
-from plain_tables import (
+from pyiceberg.table.snapshots import MetadataLogEntry
+from pyiceberg.table.statistics import StatisticsFile
+
+from icefloe.errors import StorageError
+from icefloe.maintenance.own_files import holds_warehouse
+from icefloe.metadata.table_state import remove_old_metadata
+from icefloe.storage.locations import name_of
+from support.pyiceberg_tables import (
     SCHEMA,
     append,
     data_paths,
@@ -21,13 +28,6 @@ from plain_tables import (
     stored,
     stray,
 )
-from pyiceberg.table.snapshots import MetadataLogEntry
-from pyiceberg.table.statistics import StatisticsFile
-
-from icefloe.errors import StorageError
-from icefloe.maintenance.own_files import holds_warehouse
-from icefloe.metadata.table_state import remove_old_metadata
-from icefloe.storage.locations import name_of
 
 
 @pytest.fixture

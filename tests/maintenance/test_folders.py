@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from plain_tables import data_paths, make, open_lake, publish_at
 
 from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.table_state import state_of
 from icefloe.write.data_files import rewritten_folder
+from support.pyiceberg_tables import data_paths, make, open_lake, publish_at
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from interop_readers import icefloe_rows, read_duckdb
-from leftovers import leftovers
 from pyiceberg.manifest import ManifestEntryStatus
-from tables import delete_files, live_files, rows, snapshots, summary
 
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.manifests import list_manifests, read_entries
+from support.foreign_readers import icefloe_rows, read_duckdb
+from support.tables import delete_files, live_files, rows, snapshots, summary
+from support.unreferenced_files import leftovers
 
 SCHEMA = "id BIGINT, region STRING"
 

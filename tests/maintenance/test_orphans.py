@@ -9,16 +9,16 @@ from urllib.parse import urlparse
 from uuid import uuid4
 
 import pytest
-from leftovers import leftovers
 from pyiceberg.schema import Schema
 from pyiceberg.table.update import SetLocationUpdate
 from pyiceberg.types import LongType, NestedField
-from tables import data_files, rows
 
 import icefloe
 from icefloe.errors import StatementError, StorageError, UnsupportedTableError
 from icefloe.maintenance import orphans
 from icefloe.storage.locations import name_of
+from support.tables import data_files, rows
+from support.unreferenced_files import leftovers
 
 SCHEMA = "id BIGINT, region STRING"
 

@@ -6,7 +6,12 @@ import os
 from uuid import uuid4
 
 import pytest
-from plain_tables import (
+
+from icefloe.errors import StatementError, StorageError, UnsupportedTableError
+from icefloe.maintenance import orphans
+from icefloe.maintenance.orphans import is_of_a_writer
+from icefloe.storage.locations import KnownFiles, name_of
+from support.pyiceberg_tables import (
     age,
     append,
     data_paths,
@@ -19,11 +24,6 @@ from plain_tables import (
     stored,
     stray,
 )
-
-from icefloe.errors import StatementError, StorageError, UnsupportedTableError
-from icefloe.maintenance import orphans
-from icefloe.maintenance.orphans import is_of_a_writer
-from icefloe.storage.locations import KnownFiles, name_of
 
 
 @pytest.fixture

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 
 import pytest
-from plain_tables import (
+
+from icefloe.errors import StorageError, TableNotFoundError, UnsupportedTableError
+from icefloe.maintenance import own_files
+from support.pyiceberg_tables import (
     append,
     data_paths,
     folder_of,
@@ -18,9 +21,6 @@ from plain_tables import (
     stored,
     stray,
 )
-
-from icefloe.errors import StorageError, TableNotFoundError, UnsupportedTableError
-from icefloe.maintenance import own_files
 
 
 @pytest.fixture

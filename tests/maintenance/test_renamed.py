@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from plain_tables import (
+from pyiceberg.exceptions import CommitFailedException
+
+from icefloe.commit import catalog
+from icefloe.errors import CommitStateUnknownError, StorageError, TableNotFoundError
+from icefloe.maintenance import expire
+from support.pyiceberg_tables import (
     data_paths,
     ids_of,
     later,
@@ -12,11 +17,6 @@ from plain_tables import (
     overwrite,
     stored,
 )
-from pyiceberg.exceptions import CommitFailedException
-
-from icefloe.commit import catalog
-from icefloe.errors import CommitStateUnknownError, StorageError, TableNotFoundError
-from icefloe.maintenance import expire
 
 
 @pytest.fixture

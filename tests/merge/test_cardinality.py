@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from leftovers import leftovers
-from merge_rows import SCHEMA, row, triples
-from tables import live_files
 
 from icefloe.errors import CardinalityError, StatementError
+from support.merge_rows import SCHEMA, row, triples
+from support.tables import live_files
+from support.unreferenced_files import leftovers
 
 pytestmark = pytest.mark.requirement("M02")
 

@@ -6,10 +6,11 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow.parquet as pq
 import pytest
-from leftovers import leftovers
-from merge_rows import SCHEMA, row, triples
 from pyspark.sql import functions as F
-from tables import data_files, delete_files, rows, snapshots, summary
+
+from support.merge_rows import SCHEMA, row, triples
+from support.tables import data_files, delete_files, rows, snapshots, summary
+from support.unreferenced_files import leftovers
 
 TARGET = [row(1, "us", 10), row(2, "eu", 20), row(4, None, None), row(5, "us", 50)]
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from leftovers import leftovers
-from merge_rows import SCHEMA, row, triples
 from pyspark.sql import functions as F
-from tables import live_files, stored_files
 
 from icefloe.errors import (
     ColumnNotFoundError,
@@ -15,6 +12,9 @@ from icefloe.errors import (
     StatementError,
     TypeMismatchError,
 )
+from support.merge_rows import SCHEMA, row, triples
+from support.tables import live_files, stored_files
+from support.unreferenced_files import leftovers
 
 pytestmark = pytest.mark.requirement("M33")
 

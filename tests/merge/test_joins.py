@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from merge_rows import SCHEMA, in_order, row, triples
-from tables import snapshots
 
 from icefloe.errors import CardinalityError
+from support.merge_rows import SCHEMA, in_order, row, triples
+from support.tables import snapshots
 
 pytestmark = pytest.mark.requirement("M03")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hand_made import equality_delete, publish
-from leftovers import leftovers
-from merge_rows import SCHEMA, in_order, row, triples
-from tables import data_files, delete_files, live_files, rows, snapshots
 
 from icefloe.errors import NullabilityError, UnsupportedTableError
 from icefloe.settings import UpdateKind
+from support.foreign_files import equality_delete, publish
+from support.merge_rows import SCHEMA, in_order, row, triples
+from support.tables import data_files, delete_files, live_files, rows, snapshots
+from support.unreferenced_files import leftovers
 
 TEN = [row(i, ("us", "eu", None)[i % 3], i) for i in range(10)]
 

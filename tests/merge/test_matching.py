@@ -6,10 +6,10 @@ from datetime import datetime
 from decimal import Decimal
 
 import pytest
-from merge_rows import SCHEMA, row, triples
-from tables import data_files, rows, snapshots, summary
 
 from icefloe.errors import CardinalityError
+from support.merge_rows import SCHEMA, row, triples
+from support.tables import data_files, rows, snapshots, summary
 
 TARGET = [row(1, "us", 10), row(1, "eu", 11), row(2, "us", 20), row(3, None, 30)]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from leftovers import leftovers
-from merge_rows import row, triples
-from tables import rows, snapshots
+
+from support.merge_rows import row, triples
+from support.tables import rows, snapshots
+from support.unreferenced_files import leftovers
 
 SMALL = "id BIGINT, region STRING, n INT, ts TIMESTAMP"
 

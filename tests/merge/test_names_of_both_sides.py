@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql import functions as F
-from tables import rows, snapshots
 
 from icefloe.errors import StatementError
+from support.tables import rows, snapshots
 
 HIDDEN = "id INT, source STRUCT<a: INT, id: INT>"
 SOME = [{"id": 1, "source": {"a": 10, "id": 5}}, {"id": 2, "source": None}]

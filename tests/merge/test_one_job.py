@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from leftovers import leftovers
 from pyiceberg.types import StringType
-from tables import data_files, rows, snapshots
 
 from icefloe.commands.merge import join
 from icefloe.commands.merge.rows import MergeRows
 from icefloe.errors import CardinalityError
 from icefloe.scan.scan import Scan
 from icefloe.spark.session import spark_conf
+from support.tables import data_files, rows, snapshots
+from support.unreferenced_files import leftovers
 
 COW = "copy-on-write"
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import date, datetime, timedelta
 
 import pytest
-from merge_rows import SCHEMA, row, triples
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType
 from pyspark.sql import functions as F
-from tables import data_files, delete_files, rows
 
 from icefloe.errors import StatementError
 from icefloe.statements import MergeOptions
+from support.merge_rows import SCHEMA, row, triples
+from support.tables import data_files, delete_files, rows
 
 REGIONS = ("ap", "eu", "uk", "us")
 FOUR = [row(i, REGIONS[i % 4], i) for i in range(8)]

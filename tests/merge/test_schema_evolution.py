@@ -6,9 +6,9 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from tables import rows, snapshots
 
 from icefloe.errors import ColumnNotFoundError, ConflictError, SchemaMismatchError, StatementError
+from support.tables import rows, snapshots
 
 SCHEMA = "id BIGINT, region STRING, n INT"
 ROWS = [{"id": i, "region": "us" if i % 2 else "eu", "n": i} for i in range(1, 5)]

@@ -9,11 +9,11 @@ import sys
 import pandas as pd
 import pyarrow as pa
 import pytest
-from merge_rows import SCHEMA, row, triples
 from pyspark.sql import functions as F
-from tables import rows, snapshots
 
 from icefloe.errors import SchemaMismatchError, StatementError
+from support.merge_rows import SCHEMA, row, triples
+from support.tables import rows, snapshots
 
 TARGET = [row(1, "us", 10), row(2, "eu", 20)]
 CHANGES = [row(2, "eu", -2), row(3, None, None)]

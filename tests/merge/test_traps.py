@@ -6,11 +6,11 @@ import random
 
 import pytest
 from pyspark.sql import functions as F
-from tables import rows
 
 from icefloe.commands.merge import command
 from icefloe.commands.merge.source import persisted, pinned_source
 from icefloe.errors import ConflictError, StatementError
+from support.tables import rows
 
 
 def test_a_pin_is_its_own_even_of_the_same_frame(spark):

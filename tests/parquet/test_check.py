@@ -9,8 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from parquet_check.check import _wrong_chunk, problems
-from parquet_check.entries import entries_of
 
 from icefloe.parquet.fields import (
     Chunk,
@@ -30,6 +28,8 @@ from icefloe.parquet.fields import (
 from icefloe.parquet.footer import MAGIC, footer_bytes, open_buffer
 from icefloe.parquet.schema import columns_of
 from icefloe.parquet.thrift import Items, Kind, changed, items, read_struct, value, write_struct
+from support.parquet_check.check import _wrong_chunk, problems
+from support.parquet_check.entries import entries_of
 
 COUNT = 5000
 ROWS = pa.table(

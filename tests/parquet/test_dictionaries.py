@@ -8,12 +8,12 @@ import uuid
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from parquet_check.check import problems
 
 from icefloe.parquet.encode import encode, options_like
 from icefloe.parquet.footer import open_buffer
 from icefloe.parquet.schema import columns_of
 from icefloe.tasks.write import columns_with_repeats
+from support.parquet_check.check import problems
 
 TWO = [1, 2] * 4
 EIGHT = list(range(8))

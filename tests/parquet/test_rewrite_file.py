@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from parquet_check.check import problems
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
@@ -56,6 +55,7 @@ from icefloe.tasks.messages import NullInRequiredError, pack
 from icefloe.tasks.rewrite import FileToRewrite, Operation, RewritePlan, rewrite_file, rewrite_files
 from icefloe.tasks.write import DataFileWriter, FileLayout
 from icefloe.write.manifest_entries import build_data_file, carried_metrics, leaves
+from support.parquet_check.check import problems
 
 LOCAL = pafs.LocalFileSystem()
 SCHEMA = Schema(

@@ -12,8 +12,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
-from parquet_check.check import problems
-from parquet_files import (
+from pyspark.sql import SparkSession
+
+from icefloe.parquet.fields import Chunk, File, Group, Meta
+from icefloe.parquet.footer import (
+    ParquetBytes,
+    footer_bytes,
+    group_rows,
+    open_buffer,
+    open_parquet,
+)
+from icefloe.parquet.partial_rewrite import GroupChange, Surgery, cannot_copy
+from icefloe.parquet.thrift import Items, Kind, Struct, changed, items, value
+from support.parquet_check.check import problems
+from support.random_parquet import (
     FEW,
     PLENTY,
     READERS,
@@ -27,18 +39,6 @@ from parquet_files import (
     polars_reads,
     write,
 )
-from pyspark.sql import SparkSession
-
-from icefloe.parquet.fields import Chunk, File, Group, Meta
-from icefloe.parquet.footer import (
-    ParquetBytes,
-    footer_bytes,
-    group_rows,
-    open_buffer,
-    open_parquet,
-)
-from icefloe.parquet.partial_rewrite import GroupChange, Surgery, cannot_copy
-from icefloe.parquet.thrift import Items, Kind, Struct, changed, items, value
 
 OPTIONS = {"compression": "zstd"}
 

@@ -15,11 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 import thriftpy2
 from hypothesis import given
-from parquet_files import FEW, PLENTY, Case, cases, operate, write
 from pyspark.sql import SparkSession
 from thriftpy2.protocol.compact import TCompactProtocol
 
-FOOTERS = thriftpy2.load(str(Path(__file__).with_name("footers.thrift")), module_name="f_thrift")
+from support.random_parquet import FEW, PLENTY, Case, cases, operate, write
+
+FOOTERS = thriftpy2.load(
+    str(Path(__file__).parents[1] / "support" / "parquet_footer.thrift"), module_name="f_thrift"
+)
 DICTIONARY_PAGE = 2
 
 

@@ -12,8 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from merge_clauses import Clause, reachable, with_clauses
-from random_programs import (
+
+from icefloe.errors import CardinalityError
+from support.merge_clauses import Clause, reachable, with_clauses
+from support.random_programs import (
     ARROW,
     LAYOUTS,
     MODES,
@@ -23,8 +25,6 @@ from random_programs import (
     oracle_of,
     seeds,
 )
-
-from icefloe.errors import CardinalityError
 
 BOTH = ("target.", "source.")
 NAMES = ARROW.names

@@ -9,10 +9,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from random_programs import LAYOUTS, MODES, SCHEMA, Maker, comparable, oracle_of, seeds
 
 from icefloe.commands import row_changes
 from icefloe.write.rewrite import Rewriter
+from support.random_programs import LAYOUTS, MODES, SCHEMA, Maker, comparable, oracle_of, seeds
 
 
 @pytest.mark.parametrize("seed", seeds(8, 200))

@@ -10,8 +10,9 @@ import random
 from typing import Any
 
 import pytest
-from merge_clauses import Clause, reachable
-from random_programs import ARROW, LAYOUTS, SCHEMA, Maker, comparable, oracle_of, seeds
+
+from support.merge_clauses import Clause, reachable
+from support.random_programs import ARROW, LAYOUTS, SCHEMA, Maker, comparable, oracle_of, seeds
 
 NAMES = ARROW.names
 SIDES = {

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from tables import data_files, rows, snapshots, summary
 
 import icefloe
 from icefloe.errors import (
@@ -20,6 +19,7 @@ from icefloe.errors import (
     TableNotFoundError,
 )
 from icefloe.inspection.log import ReplaceWhereAction
+from support.tables import data_files, rows, snapshots, summary
 
 SCHEMA = "id BIGINT, year INT, month INT"
 OLD = [{"id": i, "year": 2022 + i % 2, "month": 11 + i % 2} for i in range(4)]

@@ -7,10 +7,10 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 import pytest
-from leftovers import leftovers
-from tables import data_files, delete_files, rows, snapshots, summary
 
 from icefloe.errors import NullabilityError
+from support.tables import data_files, delete_files, rows, snapshots, summary
+from support.unreferenced_files import leftovers
 
 SCHEMA = "id BIGINT NOT NULL, region STRING, n INT"
 

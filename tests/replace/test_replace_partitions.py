@@ -10,13 +10,10 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 import pytest
-from hand_made import equality_delete, publish
-from leftovers import leftovers
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 from pyspark.sql import functions as F
-from tables import data_files, delete_files, live_files, rows, snapshots, summary
 
 from icefloe import DmlResult
 from icefloe.errors import (
@@ -30,6 +27,9 @@ from icefloe.errors import (
     TypeMismatchError,
     UnsupportedOperatorError,
 )
+from support.foreign_files import equality_delete, publish
+from support.tables import data_files, delete_files, live_files, rows, snapshots, summary
+from support.unreferenced_files import leftovers
 
 SCHEMA = "id BIGINT NOT NULL, year INT, month INT, v STRING"
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hand_made import equality_delete, publish
-from leftovers import leftovers
-from tables import data_files, delete_files, rows, snapshots, summary
 
 from icefloe.errors import (
     ColumnNotFoundError,
@@ -14,6 +11,9 @@ from icefloe.errors import (
     StatementError,
     UnsupportedTableError,
 )
+from support.foreign_files import equality_delete, publish
+from support.tables import data_files, delete_files, rows, snapshots, summary
+from support.unreferenced_files import leftovers
 
 MODES = ["copy-on-write", "merge-on-read"]
 SCHEMA = "id BIGINT, region STRING, n INT"

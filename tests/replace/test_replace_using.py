@@ -7,11 +7,11 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 import pytest
-from leftovers import leftovers
 from pyspark.sql import functions as F
-from tables import data_files, delete_files, rows, snapshots, summary
 
 from icefloe.errors import ColumnNotFoundError, NullabilityError, StatementError
+from support.tables import data_files, delete_files, rows, snapshots, summary
+from support.unreferenced_files import leftovers
 
 SCHEMA = "id BIGINT, region STRING, n INT"
 

@@ -6,7 +6,6 @@ from datetime import date, timedelta
 from decimal import Decimal
 
 import pytest
-from tables import rows
 
 import icefloe
 from icefloe.errors import (
@@ -15,6 +14,7 @@ from icefloe.errors import (
     StatementError,
     UnsupportedOperatorError,
 )
+from support.tables import rows
 
 
 @pytest.mark.requirement("R06")

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conformance import cases_of, run
+
+from support.sql_cases import cases_of, run
 
 FILES = sorted((Path(__file__).parent / "conformance_cases").glob("*.sqltest"))
 SOURCE = [{"id": 2, "op": "U"}, {"id": 5, "op": "D"}]

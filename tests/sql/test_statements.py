@@ -7,10 +7,10 @@ import datetime as dt
 import pandas as pd
 import pyarrow as pa
 import pytest
-from tables import rows
 
 from icefloe import DmlResult
 from icefloe.errors import ParseError, SchemaMismatchError, StatementError
+from support.tables import rows
 
 NASTY = [
     "it's",

@@ -9,7 +9,6 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 import pyarrow as pa
-from hand_made import publish
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
@@ -18,6 +17,7 @@ from pyiceberg.types import LongType, NestedField
 
 import icefloe
 from icefloe import Lake, Table
+from support.foreign_files import publish
 
 SCHEMA = Schema(NestedField(1, "id", LongType(), required=False))
 LONG_AGO = datetime.now(UTC) - timedelta(days=5)

@@ -8,10 +8,6 @@ from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from parquet_check.entries import Entries, entries_of
-from parquet_check.indexes import FoundPage, PageBytes, wrong_indexes
-from parquet_check.order import wrong_order
-from parquet_check.values import wrong_levels, wrong_statistics
 
 from icefloe.parquet.fields import (
     Chunk,
@@ -27,6 +23,10 @@ from icefloe.parquet.fields import (
 from icefloe.parquet.footer import MAGIC, ParquetBytes, chunk_range, group_rows, open_buffer
 from icefloe.parquet.schema import Leaf, columns_of
 from icefloe.parquet.thrift import Struct, changed, items, read_struct, value
+from support.parquet_check.entries import Entries, entries_of
+from support.parquet_check.indexes import FoundPage, PageBytes, wrong_indexes
+from support.parquet_check.order import wrong_order
+from support.parquet_check.values import wrong_levels, wrong_statistics
 
 _DICTIONARY_PAGE = 2
 

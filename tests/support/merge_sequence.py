@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from merge_clauses import Clause, with_clauses
-
 from icefloe import DmlResult, Table
+from support.merge_clauses import Clause, with_clauses
 
 SCHEMA = """
     id BIGINT NOT NULL, region STRING, n INT, price DOUBLE, day DATE, at TIMESTAMP,

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from parquet_check.entries import Entries
-from parquet_check.values import as_bound, histogram, wrong_bounds
-
 from icefloe.parquet.fields import (
     Chunk,
     ColumnIndex,
@@ -23,6 +20,8 @@ from icefloe.parquet.fields import (
 from icefloe.parquet.footer import ParquetBytes
 from icefloe.parquet.schema import Leaf
 from icefloe.parquet.thrift import Struct, items, read_struct, value
+from support.parquet_check.entries import Entries
+from support.parquet_check.values import as_bound, histogram, wrong_bounds
 
 _ASCENDING, _DESCENDING = 1, 2
 

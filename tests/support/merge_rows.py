@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from tables import rows
-
 from icefloe import Table
+from support.tables import rows
 
 SCHEMA = "id BIGINT, region STRING, n INT, ts TIMESTAMP"
 Plain = tuple[Any, ...]

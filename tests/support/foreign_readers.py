@@ -41,9 +41,9 @@ from pyiceberg.types import (
     TimestampType,
     TimestamptzType,
 )
-from tables import data_files, delete_files
 
 from icefloe import Table
+from support.tables import data_files, delete_files
 
 Row = tuple[Any, ...]
 

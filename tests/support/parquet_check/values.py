@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from parquet_check.entries import Entries
 
 from icefloe.parquet.fields import Sizes, Statistics
 from icefloe.parquet.thrift import Struct, items, value
+from support.parquet_check.entries import Entries
 
 _INT32, _INT64, _INT96 = 1, 2, 3
 _FLOATS = {pa.float16(): "<e", pa.float32(): "<f", pa.float64(): "<d"}

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from parquet_check.entries import Entries, Numbers
 
 from icefloe.parquet.fields import Group, Sorting
 from icefloe.parquet.thrift import Struct, items, value
+from support.parquet_check.entries import Entries, Numbers
 
 
 def wrong_order(group: Struct, leaves: Sequence[Entries]) -> Iterator[str]:
