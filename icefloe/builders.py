@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from pyspark.sql import SparkSession
-
 from icefloe.commands.context import Context
 from icefloe.commands.plan import Plan
 from icefloe.commands.replace.using import explain_using, run_using
@@ -16,7 +14,6 @@ from icefloe.commands.run import explain, run
 from icefloe.errors import StatementError
 from icefloe.redaction import masked_repr
 from icefloe.results import DmlResult
-from icefloe.spark.expressions import temp_views
 from icefloe.statements import (
     Condition,
     Expression,
@@ -50,14 +47,14 @@ class _Builder:
     def explain(self) -> Plan:
         """What the statement would do, without doing it."""
         self._check()
-        with temp_views(self._context.spark):
-            return explain(self._statement, self._context)
+        with self._context.temp_views() as context:
+            return explain(self._statement, context)
 
     def execute(self) -> DmlResult:
         """Run the statement and publish it as at most one snapshot."""
         self._check()
-        with temp_views(self._context.spark):
-            return run(self._statement, self._context)
+        with self._context.temp_views() as context:
+            return run(self._statement, context)
 
     def _with(self, **changes: Any) -> Self:
         return replace(self, _statement=replace(self._statement, **changes))
@@ -127,17 +124,13 @@ class Merge:
 
     def explain(self) -> Plan:
         """What the statement would do; measures the source, reads no row of the table."""
-        with temp_views(*self._sessions):
-            return explain(self._statement, self._context)
+        with self._context.temp_views(self._statement.source.sparkSession) as context:
+            return explain(self._statement, context)
 
     def execute(self) -> DmlResult:
         """Run the statement and publish it as at most one snapshot."""
-        with temp_views(*self._sessions):
-            return run(self._statement, self._context)
-
-    @property
-    def _sessions(self) -> tuple[SparkSession, SparkSession]:
-        return self._context.spark, self._statement.source.sparkSession
+        with self._context.temp_views(self._statement.source.sparkSession) as context:
+            return run(self._statement, context)
 
     def _add(self, clause: MergeClause) -> Merge:
         return self._with(clauses=(*self._statement.clauses, clause))
@@ -238,13 +231,13 @@ class ReplaceWhere:
 
     def explain(self) -> Plan:
         """What the statement would do, without doing it."""
-        with temp_views(self._context.spark):
-            return explain_replace(self._statement, self._context)
+        with self._context.temp_views() as context:
+            return explain_replace(self._statement, context)
 
     def execute(self) -> DmlResult:
         """Run the statement and publish it as at most one snapshot."""
-        with temp_views(self._context.spark):
-            return run_replace(self._statement, self._context)
+        with self._context.temp_views() as context:
+            return run_replace(self._statement, context)
 
 
 @masked_repr

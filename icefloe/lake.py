@@ -35,7 +35,6 @@ from icefloe.redaction import redacted, register, reveals, scrubbed
 from icefloe.schema.partition_spec import parse_partition_by, parse_sort_by
 from icefloe.schema.to_iceberg import to_iceberg_schema
 from icefloe.settings import MODE_PROPERTIES, UpdateMode, properties_to_store
-from icefloe.spark.expressions import resolve_tables
 from icefloe.spark.session import session_of, started
 from icefloe.spark.table_names import DEFAULT_NAMESPACE
 from icefloe.sql.names import Names
@@ -245,7 +244,7 @@ class Lake:
             self.spark,
             self._catalog,
             read_state,
-            lambda text, state: resolve_tables(text, replace(names, reading=state).rows),
+            lambda name, state: replace(names, reading=state).rows(name),
         )
 
     def _tables_beside(self, full: str) -> list[str]:

@@ -8,12 +8,11 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyiceberg.catalog import Catalog
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from icefloe.commands.bind import ResolveTables
 from icefloe.commands.plan import Plan
 from icefloe.commands.row_changes import RowChangeOutcome
 from icefloe.commit.catalog import refuse_partial_history
@@ -25,6 +24,8 @@ from icefloe.file_changes import FileChanges
 from icefloe.metadata.table_state import SchemaChange, TableState
 from icefloe.results import DmlResult
 from icefloe.spark.errors import detect_jvm_exit, translate_spark_errors
+from icefloe.spark.expressions import TempViews, resolve_tables
+from icefloe.spark.table_names import TableName
 from icefloe.statements import Options
 from icefloe.storage.files import remove_written_by
 
@@ -38,7 +39,18 @@ class Context:
     spark: SparkSession
     catalog: Catalog
     read_state: Callable[[str], TableState]  # the newest state of a branch
-    resolve: ResolveTables
+    rows_of: Callable[[TableName, TableState], DataFrame | None]  # of a name that a text uses
+    views: TempViews = field(default_factory=TempViews)
+
+    def resolve(self, text: str, state: TableState) -> str:
+        """A text whose tables are views, where the table of `state` is read as in that state."""
+        return resolve_tables(text, lambda name: self.rows_of(name, state), self.views)
+
+    @contextmanager
+    def temp_views(self, *others: SparkSession) -> Iterator[Context]:
+        """A context for one statement: its views, in `others` too, are dropped at the end."""
+        with TempViews(self.spark, *others) as views:
+            yield replace(self, views=views)
 
 
 def with_statement_retries(

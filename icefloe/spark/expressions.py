@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from icefloe.spark.errors import cleaning_up
 from icefloe.spark.table_names import TableName, rename_tables, table_names
-from icefloe.spark.tokens import Kind, Token, tokenize
+from icefloe.spark.tokens import Token, TokenKind, tokenize
 
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 _QUERIES = frozenset({"SELECT", "WITH", "FROM", "TABLE", "VALUES", "MAP", "REDUCE"})
@@ -41,63 +40,61 @@ def _is_closed(tokens: Sequence[Token]) -> bool:
         depth += (token.word in _OPEN) - (token.word in _CLOSE)
         if depth < 0 or (depth == 0 and token.word == ","):
             return False
-    return depth == 0 and tokens[-1].kind is not Kind.OPEN
+    return depth == 0 and tokens[-1].kind is not TokenKind.OPEN
 
 
 # -------------------------------------------------------------------------------------------------
-# Tables of the lake that an expression's subqueries name become views Spark can read.
+# Subqueries: tables of the lake that a text names are replaced by temporary views.
 
 
-@dataclass(frozen=True, slots=True)
-class _Views:
-    """The views of one statement, which all its sessions have."""
+class TempViews:
+    """The temporary views of one statement, in each of its sessions; dropped when it ends.
 
-    sessions: tuple[SparkSession, ...]
-    names: list[str] = field(default_factory=list)
-
-
-_made: ContextVar[_Views | None] = ContextVar("_made", default=None)
-
-
-def resolve_tables(text: str, rows_of: Callable[[TableName], DataFrame | None]) -> str:
-    """Replace tables that `rows_of` knows by temporary views; other names are left to Spark.
-
-    Only the names are replaced: the rest of the text stays as it is, to the letter.
+    A MERGE has two sessions where its source is a streaming batch, which has its own. Without
+    sessions the views are in the session of their rows, and stay.
     """
-    found = [(name, rows_of(name)) for name in table_names(text, is_query=False)]
-    views = [(name, _view(rows)) for name, rows in found if rows is not None]
-    return rename_tables(text, views).text
 
+    def __init__(self, *sessions: SparkSession) -> None:
+        self._sessions = tuple({id(session): session for session in sessions}.values())
+        self._names: list[str] = []
 
-@contextmanager
-def temp_views(*sessions: SparkSession) -> Iterator[None]:
-    """Drop, at the end, the views that texts of a statement needed.
+    def __enter__(self) -> Self:
+        return self
 
-    A MERGE has two sessions where its source is a streaming batch, which brings its own.
-    """
-    views = _Views(tuple({id(session): session for session in sessions}.values()))
-    token = _made.set(views)
-    try:
-        yield
-    finally:
-        _made.reset(token)
-        for session in views.sessions:
-            for name in views.names:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for session in self._sessions:
+            for name in self._names:
                 with cleaning_up(f"dropping the view {name}"):
                     session.catalog.dropTempView(name)
 
-
-def _view(rows: DataFrame) -> str:
-    name = f"_icefloe_{uuid.uuid4().hex}"
-    rows.createOrReplaceTempView(name)
-    if (views := _made.get()) is not None:
-        views.names.append(name)
-        for session in views.sessions:
+    def create(self, rows: DataFrame) -> str:
+        """Create a view of these rows in every session; returns its name."""
+        name = f"_icefloe_{uuid.uuid4().hex}"
+        rows.createOrReplaceTempView(name)
+        self._names.append(name)
+        for session in self._sessions:
             if session is not rows.sparkSession:
                 _in_session(rows, session).createOrReplaceTempView(name)
-    return name
+        return name
+
+
+def resolve_tables(
+    text: str, rows_of: Callable[[TableName], DataFrame | None], views: TempViews
+) -> str:
+    """Replace the tables for which `rows_of` has rows by views; Spark resolves other names.
+
+    Only the names are replaced: the rest of the text stays as it is, to the letter.
+    """
+    tables = [(name, rows_of(name)) for name in table_names(text, is_query=False)]
+    renamed = [(name, views.create(rows)) for name, rows in tables if rows is not None]
+    return rename_tables(text, renamed).text
 
 
 def _in_session(rows: DataFrame, session: SparkSession) -> DataFrame:
-    """The rows added to none of that session, which Spark's optimizer takes away again."""
+    """The rows in a plan of another session: a union with no rows, which the optimizer removes."""
     return session.createDataFrame([], rows.schema).limit(0).union(rows)

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from icefloe.errors import StatementError
 from icefloe.spark.columns import quote
-from icefloe.spark.tokens import Kind, Token, tokenize
+from icefloe.spark.tokens import Token, TokenKind, tokenize
 
 DEFAULT_NAMESPACE = "default"  # of tables named without one
 
@@ -66,7 +66,7 @@ class TableName:
 
 
 @dataclass(frozen=True, slots=True)
-class Spliced:
+class EditedText:
     """A text with some of its slices replaced, and where each place comes from."""
 
     text: str
@@ -84,17 +84,17 @@ class Spliced:
         return place - shift
 
 
-def splice(text: str, edits: Iterable[tuple[int, int, str]]) -> Spliced:
+def splice(text: str, edits: Iterable[tuple[int, int, str]]) -> EditedText:
     """Replace slices of a text."""
     ordered = tuple(sorted(edits))
     pieces, place = [], 0
     for start, end, new in ordered:
         pieces += [text[place:start], new]
         place = end
-    return Spliced("".join([*pieces, text[place:]]), ordered)
+    return EditedText("".join([*pieces, text[place:]]), ordered)
 
 
-def rename_tables(text: str, renamed: Sequence[tuple[TableName, str]]) -> Spliced:
+def rename_tables(text: str, renamed: Sequence[tuple[TableName, str]]) -> EditedText:
     """Put other names in the place of tables; columns may go on to say the old ones."""
     edits: list[tuple[int, int, str]] = []
     for name, new in renamed:
@@ -105,7 +105,7 @@ def rename_tables(text: str, renamed: Sequence[tuple[TableName, str]]) -> Splice
     return splice(text, [*edits, *_qualifiers(text, shown)])
 
 
-def unqualified(text: str, names: Iterable[tuple[str, ...]]) -> Spliced:
+def unqualified(text: str, names: Iterable[tuple[str, ...]]) -> EditedText:
     """`namespace.table.column` as `table.column`, for tables of these names."""
     return splice(text, _qualifiers(text, list(names)))
 
@@ -366,7 +366,7 @@ def rows_end(tokens: Sequence[Token], at: int) -> int:
     """The place after the rows of a VALUES: its alias, a clause or the end."""
     while at < len(tokens):
         at = operand_end(tokens, at)
-        if at < len(tokens) and tokens[at].kind is Kind.STRING:  # of X'1F'
+        if at < len(tokens) and tokens[at].kind is TokenKind.STRING:  # of X'1F'
             at += 1
         if at >= len(tokens) or tokens[at].word not in _BETWEEN_VALUES:
             break
@@ -393,11 +393,11 @@ def _one_operand(tokens: Sequence[Token], at: int) -> int:
     word = tokens[at].word
     if word == "(":
         return closing(tokens, at) + 1
-    if tokens[at].kind in (Kind.STRING, Kind.NUMBER):
+    if tokens[at].kind in (TokenKind.STRING, TokenKind.NUMBER):
         return at + 1
     if word == "INTERVAL":
         return _interval_end(tokens, at + 1)
-    if word in _TYPED and at + 1 < len(tokens) and tokens[at + 1].kind is Kind.STRING:
+    if word in _TYPED and at + 1 < len(tokens) and tokens[at + 1].kind is TokenKind.STRING:
         return at + 2
     _, end = name_at(tokens, at)
     if end < len(tokens) and end > at and tokens[end].word == "(":
@@ -409,7 +409,7 @@ def _interval_end(tokens: Sequence[Token], at: int) -> int:
     """The place after `1 DAY 2 HOURS`, `'1 2:03' DAY TO MINUTE` or `'1 day'`."""
     while at < len(tokens):
         value = at + (tokens[at].word in ("-", "+"))
-        if value >= len(tokens) or tokens[value].kind not in (Kind.NUMBER, Kind.STRING):
+        if value >= len(tokens) or tokens[value].kind not in (TokenKind.NUMBER, TokenKind.STRING):
             break
         at = value + 1
         if at < len(tokens) and tokens[at].word.removesuffix("S") in _UNITS:

@@ -19,7 +19,7 @@ from sqlglot.tokenizer_core import Token as Scanned
 from sqlglot.tokenizer_core import TokenType
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """What a token is."""
 
     WORD = "word"
@@ -34,7 +34,7 @@ class Kind(Enum):
 class Token:
     """One token; `text` is as written, `start` and `end` are its place."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
     start: int
 
@@ -46,14 +46,14 @@ class Token:
     @property
     def word(self) -> str:
         """A keyword or a bare name in upper case; a symbol as it is; nothing for others."""
-        return self.text.upper() if self.kind in (Kind.WORD, Kind.SYMBOL) else ""
+        return self.text.upper() if self.kind in (TokenKind.WORD, TokenKind.SYMBOL) else ""
 
     @property
     def name(self) -> str | None:
         """The name that the token is, without its backticks."""
-        if self.kind is Kind.QUOTED:
+        if self.kind is TokenKind.QUOTED:
             return self.text[1:-1].replace("``", "`")
-        return self.text if self.kind is Kind.WORD else None
+        return self.text if self.kind is TokenKind.WORD else None
 
 
 _SYMBOLS = ("<=>", "<=", ">=", "<>", "!=", "==", "||", "|>", "::", "->", "=>")
@@ -75,11 +75,11 @@ class _Tokenizer(Spark.Tokenizer):
 
 
 _KINDS = {
-    TokenType.STRING: Kind.STRING,
-    TokenType.RAW_STRING: Kind.STRING,
-    TokenType.HEREDOC_STRING: Kind.STRING,
-    TokenType.IDENTIFIER: Kind.QUOTED,
-    TokenType.NUMBER: Kind.NUMBER,
+    TokenType.STRING: TokenKind.STRING,
+    TokenType.RAW_STRING: TokenKind.STRING,
+    TokenType.HEREDOC_STRING: TokenKind.STRING,
+    TokenType.IDENTIFIER: TokenKind.QUOTED,
+    TokenType.NUMBER: TokenKind.NUMBER,
 }
 # What begins or ends a comment for one of the two alone, and as many characters that do not.
 _OTHERWISE = (
@@ -106,12 +106,12 @@ def tokenize(text: str) -> list[Token]:
     found: list[Token] = []
     for token in _as_tokens(text, scanned):
         if _is_fraction(found, token):
-            found[-1] = Token(Kind.NUMBER, f".{token.text}", found[-1].start)
+            found[-1] = Token(TokenKind.NUMBER, f".{token.text}", found[-1].start)
         else:
             found.append(token)
     if not closed:
         start = _open_place(text, found[-1].end if found else 0)
-        found.append(Token(Kind.OPEN, text[start:], start))
+        found.append(Token(TokenKind.OPEN, text[start:], start))
     return found
 
 
@@ -134,25 +134,25 @@ def _as_tokens(text: str, scanned: list[Scanned]) -> Iterator[Token]:
         place = token.start
         written = text[place : token.end + 1]
         if token.token_type is TokenType.NATIONAL_STRING:  # which Spark has not
-            yield Token(Kind.WORD, written[0], place)
-            yield Token(Kind.STRING, written[1:], place + 1)
+            yield Token(TokenKind.WORD, written[0], place)
+            yield Token(TokenKind.STRING, written[1:], place + 1)
         else:
             yield Token(_kind(token.token_type, written), written, place)
 
 
 def _is_fraction(before: list[Token], token: Token) -> bool:
     """Whether a number goes with the point before it: `.5`, but not that of `t.5`."""
-    if token.kind is not Kind.NUMBER or not before or before[-1].text != ".":
+    if token.kind is not TokenKind.NUMBER or not before or before[-1].text != ".":
         return False
     point, owner = before[-1], before[-2] if len(before) > 1 else None
     owned = owner is not None and owner.end == point.start and owner.name is not None
     return point.end == token.start and not owned
 
 
-def _kind(scanned: TokenType, written: str) -> Kind:
+def _kind(scanned: TokenType, written: str) -> TokenKind:
     if scanned in _KINDS:
         return _KINDS[scanned]
-    return Kind.WORD if written[0].isalnum() or written[0] == "_" else Kind.SYMBOL
+    return TokenKind.WORD if written[0].isalnum() or written[0] == "_" else TokenKind.SYMBOL
 
 
 def _open_place(text: str, after: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from icefloe.errors import ParseError
 from icefloe.spark.table_names import closing, name_at
-from icefloe.spark.tokens import Kind, Token, tokenize
+from icefloe.spark.tokens import Token, TokenKind, tokenize
 from icefloe.sql.syntax import Name, Slice
 
 # -------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ def split_statements(text: str) -> list[Piece]:
 def is_complete(text: str) -> bool:
     """Whether the last statement ends with a semicolon, outside of quotes and comments."""
     tokens = tokenize(text)
-    return bool(tokens) and tokens[-1].kind is not Kind.OPEN and tokens[-1].word == ";"
+    return bool(tokens) and tokens[-1].kind is not TokenKind.OPEN and tokens[-1].word == ";"
 
 
 def _piece(text: str, start: int, end: int | None) -> Piece:
@@ -107,7 +107,7 @@ class Cursor:
         self._whole = whole
         self.tokens = tokenize(piece.text)
         self.at = 0
-        if self.tokens and self.tokens[-1].kind is Kind.OPEN:
+        if self.tokens and self.tokens[-1].kind is TokenKind.OPEN:
             opened = self.tokens[-1].text[:2]
             what = "comment" if opened == "/*" else "quote"
             raise self.error(f"This {what} is not closed.", len(self.tokens) - 1)
@@ -185,7 +185,7 @@ class Cursor:
 
     def string(self, what: str = "a string") -> str:
         """Step over a string literal and give its value."""
-        if self.done() or self.tokens[self.at].kind is not Kind.STRING:
+        if self.done() or self.tokens[self.at].kind is not TokenKind.STRING:
             raise self.expected(what)
         return string_value(self.next().text)
 

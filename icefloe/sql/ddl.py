@@ -17,7 +17,7 @@ from icefloe.errors import (
     TableNotFoundError,
 )
 from icefloe.settings import TABLE_PROPERTIES
-from icefloe.spark.tokens import Kind
+from icefloe.spark.tokens import TokenKind
 from icefloe.sql.cursor import Cursor, string_value
 from icefloe.sql.names import Names, full_name
 from icefloe.sql.queries import check_columns, run_query
@@ -60,9 +60,9 @@ def parse_property(cursor: Cursor) -> tuple[str, str | list[str]]:
     if cursor.done():
         raise cursor.expected("a value")
     token = cursor.tokens[cursor.at]
-    if token.kind is Kind.STRING and not sign:
+    if token.kind is TokenKind.STRING and not sign:
         value = string_value(token.text)
-    elif token.kind is Kind.NUMBER or token.word in ("TRUE", "FALSE"):
+    elif token.kind is TokenKind.NUMBER or token.word in ("TRUE", "FALSE"):
         value = sign + token.text.lower()
     else:
         raise cursor.expected("a string, a number, TRUE or FALSE")
@@ -92,7 +92,7 @@ def add_property(found: dict[str, str], name: str, value: str | list[str]) -> No
 
 def _key(cursor: Cursor) -> str:
     """A property's name: a string, or words with dots and dashes between."""
-    if not cursor.done() and cursor.tokens[cursor.at].kind is Kind.STRING:
+    if not cursor.done() and cursor.tokens[cursor.at].kind is TokenKind.STRING:
         return cursor.string()
     start = cursor.at
     parts = [*cursor.dotted("a property's name")]

@@ -28,8 +28,8 @@ from icefloe.schema.to_spark import spark_schema
 from icefloe.settings import UpdateKind
 from icefloe.spark.columns import quote, quoted
 from icefloe.spark.errors import translate_spark_errors
-from icefloe.spark.expressions import expression, resolve_tables, temp_views
-from icefloe.spark.table_names import table_names, unqualified
+from icefloe.spark.expressions import TempViews, expression
+from icefloe.spark.table_names import TableName, table_names, unqualified
 from icefloe.sql import syntax
 from icefloe.sql.names import Names, full_name
 from icefloe.sql.queries import define_ctes, placed_errors, run_query
@@ -209,8 +209,8 @@ Ready: TypeAlias = RowStatement | MergeStatement
 def run_dml(parsed: syntax.WithDml, names: Names, whole: str) -> DmlResult:
     """Run a DML statement."""
     spark = names.lake.spark
-    with temp_views(spark), placed_errors(parsed.statement.expressions(), spark, whole):
-        target = _Target.of(parsed, names, whole)
+    with TempViews(spark) as views, placed_errors(parsed.statement.expressions(), spark, whole):
+        target = _Target.of(parsed, names, whole, views)
         match parsed.statement:
             case syntax.Insert() as insert:
                 return run_insert(insert, target.names, target.context, whole)
@@ -225,8 +225,8 @@ def run_dml(parsed: syntax.WithDml, names: Names, whole: str) -> DmlResult:
 def explain_dml(parsed: syntax.WithDml, names: Names, whole: str) -> str:
     """What a DML statement would do, for people."""
     spark = names.lake.spark
-    with temp_views(spark), placed_errors(parsed.statement.expressions(), spark, whole):
-        target = _Target.of(parsed, names, whole)
+    with TempViews(spark) as views, placed_errors(parsed.statement.expressions(), spark, whole):
+        target = _Target.of(parsed, names, whole, views)
         match parsed.statement:
             case syntax.Insert() as insert:
                 return explain_insert(insert, target.names, target.context, whole)
@@ -250,7 +250,7 @@ class _Target:
     read_by_with: bool  # whether a WITH before the statement reads it too
 
     @classmethod
-    def of(cls, parsed: syntax.WithDml, names: Names, whole: str) -> _Target:
+    def of(cls, parsed: syntax.WithDml, names: Names, whole: str, views: TempViews) -> _Target:
         """Read the table's state, once: wherever the statement names it, it sees these rows."""
         statement = parsed.statement
         alias = getattr(statement, "alias", None)
@@ -261,23 +261,23 @@ class _Target:
         if parsed.ctes is not None:
             read_by_with = _names_target(f"{parsed.ctes.text.text} SELECT 1", names)
             names = replace(names, ctes=define_ctes(parsed.ctes, names, whole))
-        context = _context(state, names)
+        context = replace(_context(state, names), views=views)
         return cls(names, context, whole, statement.table, alias, read_by_with)
 
-    def ready(self, statement: syntax.Update | syntax.Delete | syntax.Merge) -> Ready:
+    def ready(self, statement: syntax.UpdateTable | syntax.DeleteFrom | syntax.MergeInto) -> Ready:
         match statement:
-            case syntax.Update():
+            case syntax.UpdateTable():
                 return RowStatement(
                     UpdateKind.UPDATE,
                     self.text(statement.where),
                     self._assigned(statement.assignments),
                 )
-            case syntax.Delete():
+            case syntax.DeleteFrom():
                 return RowStatement(UpdateKind.DELETE, self.text(statement.where))
-            case syntax.Merge():
+            case syntax.MergeInto():
                 return self._merge(statement)
 
-    def _merge(self, merge: syntax.Merge) -> MergeStatement:
+    def _merge(self, merge: syntax.MergeInto) -> MergeStatement:
         source = run_query(merge.source, self.names, self.whole, _ALL_OF)
         reads = self.read_by_with or _names_target(_ALL_OF + merge.source.text, self.names)
         clauses = tuple(
@@ -342,7 +342,7 @@ def _names_target(query: str, names: Names) -> bool:
 def _context(state: TableState, names: Names) -> Context:
     """What the statement runs with: the table as it was read, names resolved our way."""
 
-    def resolve(text: str, state: TableState) -> str:
-        return resolve_tables(text, replace(names, reading=state).rows)
+    def rows_of(name: TableName, reading: TableState) -> DataFrame | None:
+        return replace(names, reading=reading).rows(name)
 
-    return replace(names.lake.context(lambda _branch: state), resolve=resolve)
+    return replace(names.lake.context(lambda _branch: state), rows_of=rows_of)

@@ -19,7 +19,7 @@ from icefloe.metadata.table_state import TableState, state_of
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.frames import frame_of
 from icefloe.spark.table_names import DEFAULT_NAMESPACE, TableName, Travel
-from icefloe.spark.tokens import Kind, tokenize
+from icefloe.spark.tokens import TokenKind, tokenize
 from icefloe.sql.cursor import string_value
 from icefloe.sql.syntax import Name
 
@@ -131,8 +131,8 @@ def _refuse_travel(name: TableName, reason: str) -> None:
 def _snapshot(text: str, state: TableState) -> int:
     """The snapshot that VERSION AS OF names: by its number, or a branch's or tag's name."""
     (token, *more) = tokenize(text)
-    value = string_value(token.text) if token.kind is Kind.STRING else token.text
-    if token.kind is Kind.STRING and value in state.metadata.refs:
+    value = string_value(token.text) if token.kind is TokenKind.STRING else token.text
+    if token.kind is TokenKind.STRING and value in state.metadata.refs:
         return state.metadata.refs[value].snapshot_id
     if more or not value.isdecimal():
         known = ", ".join(sorted(state.metadata.refs)) or "(none)"

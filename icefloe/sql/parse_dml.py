@@ -10,20 +10,20 @@ from icefloe.spark.table_names import (
     operand_end,
     rows_end,
 )
-from icefloe.spark.tokens import Kind
+from icefloe.spark.tokens import TokenKind
 from icefloe.sql.cursor import Cursor
 from icefloe.sql.syntax import (
     Clause,
-    Delete,
+    DeleteFrom,
     Dml,
     Insert,
     InsertKind,
-    Merge,
+    MergeInto,
     Name,
     Optimize,
     Slice,
     Truncate,
-    Update,
+    UpdateTable,
 )
 from icefloe.statements import Then, When
 
@@ -114,8 +114,8 @@ def _is_constant(cursor: Cursor) -> bool:
         return False
     kind, word = cursor.tokens[cursor.at].kind, cursor.word()
     cursor.at += 1
-    plain = kind is Kind.STRING or word in ("NULL", "TRUE", "FALSE")
-    return cursor.done() and (kind is Kind.NUMBER or (plain and not signed))
+    plain = kind is TokenKind.STRING or word in ("NULL", "TRUE", "FALSE")
+    return cursor.done() and (kind is TokenKind.NUMBER or (plain and not signed))
 
 
 def _column_list(cursor: Cursor) -> tuple[str, ...] | None:
@@ -147,21 +147,21 @@ def _until_query(cursor: Cursor) -> Slice:
     return cursor.slice(start, cursor.at)
 
 
-def _update(cursor: Cursor) -> Update:
+def _update(cursor: Cursor) -> UpdateTable:
     table, alias = cursor.dotted(), _alias(cursor)
     cursor.need("SET")
     assignments = _assignments(cursor, ("WHERE", "FROM"))
     if cursor.word() == "FROM":
         raise cursor.error("UPDATE … FROM is not supported: use MERGE INTO … USING ….")
-    return Update(table, alias, assignments, _where(cursor))
+    return UpdateTable(table, alias, assignments, _where(cursor))
 
 
-def _delete(cursor: Cursor) -> Delete:
+def _delete(cursor: Cursor) -> DeleteFrom:
     cursor.need("FROM")
     table, alias = cursor.dotted(), _alias(cursor)
     if cursor.word() == "USING":
         raise cursor.error("DELETE … USING is not supported: use MERGE INTO … USING ….")
-    return Delete(table, alias, _where(cursor))
+    return DeleteFrom(table, alias, _where(cursor))
 
 
 def _where(cursor: Cursor) -> Slice | None:
@@ -194,7 +194,7 @@ def _assignments(cursor: Cursor, ends: tuple[str, ...]) -> tuple[tuple[Name, Sli
     return tuple(found)
 
 
-def _merge(cursor: Cursor) -> Merge:
+def _merge(cursor: Cursor) -> MergeInto:
     evolves = cursor.take("WITH", "SCHEMA", "EVOLUTION")
     cursor.need("INTO")
     table, alias = cursor.dotted(), _alias(cursor)
@@ -208,7 +208,7 @@ def _merge(cursor: Cursor) -> Merge:
     if not clauses:
         raise cursor.expected("WHEN MATCHED or WHEN NOT MATCHED")
     name = _source_name(cursor.inside(source))
-    return Merge(table, alias, source, name, on, tuple(clauses), evolves)
+    return MergeInto(table, alias, source, name, on, tuple(clauses), evolves)
 
 
 def _source_name(cursor: Cursor) -> Name:

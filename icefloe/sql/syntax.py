@@ -67,7 +67,7 @@ class Insert:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class UpdateTable:
     """UPDATE: new values by column."""
 
     table: Name
@@ -82,7 +82,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteFrom:
     """DELETE."""
 
     table: Name
@@ -105,7 +105,7 @@ class Clause:
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class MergeInto:
     """MERGE; the source is what stands between USING and ON."""
 
     table: Name
@@ -146,7 +146,7 @@ class Optimize:
         return [self.where] if self.where is not None else []
 
 
-Dml: TypeAlias = Insert | Update | Delete | Merge | Truncate | Optimize
+Dml: TypeAlias = Insert | UpdateTable | DeleteFrom | MergeInto | Truncate | Optimize
 
 
 @dataclass(frozen=True, slots=True)

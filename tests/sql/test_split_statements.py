@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from icefloe.spark.tokens import Kind, tokenize
+from icefloe.spark.tokens import TokenKind, tokenize
 from icefloe.sql.cursor import Piece, is_complete, split_statements
 
 
@@ -64,8 +64,12 @@ def test_tokens_are_those_of_spark():
     assert " ".join(token.text for token in found) == (
         "a . `b``c` <=> 1.5e3 AND x -> y r'\\' 2BD \"q\" t . 1a 10L 1t .5"
     )
-    assert (found[2].kind, found[2].name) == (Kind.QUOTED, "b`c")
-    assert [token.kind for token in found[-3:]] == [Kind.NUMBER, Kind.WORD, Kind.NUMBER]
+    assert (found[2].kind, found[2].name) == (TokenKind.QUOTED, "b`c")
+    assert [token.kind for token in found[-3:]] == [
+        TokenKind.NUMBER,
+        TokenKind.WORD,
+        TokenKind.NUMBER,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +89,7 @@ def test_tokens_are_those_of_spark():
 )
 def test_what_is_not_closed_is_the_last_token(text, open_from):
     last = tokenize(text)[-1]
-    assert (last.kind, last.start, last.text) == (Kind.OPEN, open_from, text[open_from:])
+    assert (last.kind, last.start, last.text) == (TokenKind.OPEN, open_from, text[open_from:])
 
 
 @pytest.mark.parametrize(
