@@ -8,8 +8,6 @@ from typing import Any, Self
 
 from icefloe.commands.context import Context
 from icefloe.commands.plan import Plan
-from icefloe.commands.replace.using import explain_using, run_using
-from icefloe.commands.replace.where import explain_replace, run_replace
 from icefloe.commands.run import explain, run
 from icefloe.errors import StatementError
 from icefloe.redaction import masked_repr
@@ -232,12 +230,12 @@ class ReplaceWhere:
     def explain(self) -> Plan:
         """What the statement would do, without doing it."""
         with self._context.temp_views() as context:
-            return explain_replace(self._statement, context)
+            return explain(self._statement, context)
 
     def execute(self) -> DmlResult:
         """Run the statement and publish it as at most one snapshot."""
         with self._context.temp_views() as context:
-            return run_replace(self._statement, context)
+            return run(self._statement, context)
 
 
 @masked_repr
@@ -255,8 +253,8 @@ class ReplaceUsing:
 
     def explain(self) -> Plan:
         """What the statement would do, without doing it."""
-        return explain_using(self._statement, self._context)
+        return explain(self._statement, self._context)
 
     def execute(self) -> DmlResult:
         """Run the statement and publish it as at most one snapshot."""
-        return run_using(self._statement, self._context)
+        return run(self._statement, self._context)

@@ -1,4 +1,4 @@
-"""What a statement wants published: files added, files removed, and what it relies on."""
+"""What a statement publishes: files added, rows deleted, files removed, metadata changed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pyiceberg.manifest import DataFile
 from pyroaring import BitMap64
 
 from icefloe.metadata.files import LiveFile, PartitionKey
+from icefloe.metadata.table_state import MetadataUpdates
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveFiles:
-    """Remove these files; all must still be there."""
+    """Remove these files; all data files must still be live."""
 
     data: tuple[LiveFile, ...] = ()
     deletes: tuple[LiveFile, ...] = ()
@@ -36,22 +37,34 @@ Removal: TypeAlias = RemoveFiles | RemoveEverything | RemovePartitions
 
 
 @dataclass(frozen=True, slots=True)
+class DeletedRows:
+    """Rows of one data file that are deleted without rewriting the file."""
+
+    file: LiveFile
+    positions: BitMap64
+
+
+@dataclass(frozen=True, slots=True)
 class FileChanges:
-    """One statement's changes to the set of live files."""
+    """One statement's changes to a table.
+
+    Deleted rows are positions, not delete files: publishing writes them in the table's delete
+    format, on top of what the head of the branch has deleted already where the format asks for it.
+    """
 
     added_data: tuple[DataFile, ...] = ()
-    added_deletes: tuple[DataFile, ...] = ()
-    removal: Removal = RemoveFiles()
-    # Rows of data files that new deletes name, and rows that were copied forward with new values.
-    deleted_rows: Mapping[str, BitMap64] = field(default_factory=dict)
+    deleted_rows: Mapping[str, DeletedRows] = field(default_factory=dict)  # by data file location
+    # Those of the deleted rows that have new versions in `added_data`.
     replaced_rows: Mapping[str, BitMap64] = field(default_factory=dict)
+    removal: Removal = RemoveFiles()
+    metadata_updates: MetadataUpdates | None = None  # committed together with the files
     # A compaction: the same rows in other files, as old as the snapshot they were read from.
     compacts: bool = False
     data_sequence_number: int | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is surely nothing to publish."""
+        """Whether there is nothing to publish, whatever the head of the branch holds."""
         match self.removal:
             case RemoveFiles(data, deletes):
                 removes = bool(data or deletes)
@@ -59,9 +72,9 @@ class FileChanges:
                 removes = bool(keys)
             case RemoveEverything():
                 removes = True
-        return not (self.added_data or self.added_deletes or removes)
+        return not (self.added_data or self.deleted_rows or removes)
 
     @property
-    def added_paths(self) -> list[str]:
-        """Every file the statement wrote."""
-        return [file.file_path for file in (*self.added_data, *self.added_deletes)]
+    def removed_data(self) -> tuple[LiveFile, ...]:
+        """Data files that the statement names for removal."""
+        return self.removal.data if isinstance(self.removal, RemoveFiles) else ()

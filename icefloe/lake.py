@@ -85,6 +85,9 @@ class Lake:
         register(catalog.properties)
         self._catalog = catalog
         self._spark = None if spark is None else session_of(spark)
+        # Called when a statement has written its files and is about to publish them. Tests let
+        # another writer commit here.
+        self.before_publish: Callable[[], object] = lambda: None
 
     def __enter__(self) -> Self:
         return self
@@ -245,6 +248,7 @@ class Lake:
             self._catalog,
             read_state,
             lambda name, state: replace(names, reading=state).rows(name),
+            lambda: self.before_publish(),  # noqa: PLW0108 - as it is when a statement publishes
         )
 
     def _tables_beside(self, full: str) -> list[str]:

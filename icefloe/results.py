@@ -1,31 +1,44 @@
-"""What a statement gives back: measured counts, the same as in the snapshot summary."""
+"""What statements and maintenance calls return: measured counts, as in the snapshot summary."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from icefloe.redaction import masked_repr
 
 SUMMARY_PREFIX = "icefloe."
 
 
+@dataclass(frozen=True, kw_only=True)
+class RowCounts:
+    """Rows by what happened to them, and how their bytes were written; counts add up."""
+
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_deleted: int = 0
+    rows_copied: int = 0
+    bytes_copied: int = 0  # copy-on-write: taken over as bytes
+    bytes_encoded: int = 0  # copy-on-write: encoded again
+    row_groups_copied: int = 0  # taken over as bytes, with every column
+
+    def __add__(self, other: RowCounts) -> RowCounts:
+        names = [counter.name for counter in fields(RowCounts)]
+        return RowCounts(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+
 @masked_repr
 @dataclass(frozen=True)
-class DmlResult:
+class DmlResult(RowCounts):
     """What one statement did. Every number is measured.
 
     `snapshot_id` is None when nothing had to change, in which case no snapshot was made.
-    `attempts` counts tries at the catalog: 1 when no other writer came between.
+    `attempts` counts attempts to commit: 1 when no other writer committed in between.
     """
 
     operation: str
     mode: str | None = None
     snapshot_id: int | None = None
-    rows_inserted: int = 0
-    rows_updated: int = 0
-    rows_deleted: int = 0
-    rows_copied: int = 0
     data_files_added: int = 0
     data_files_removed: int = 0
     delete_files_added: int = 0
@@ -37,10 +50,22 @@ class DmlResult:
     dpp_partition_count: int = 0
     attempts: int = 0
     duration_s: float = 0.0
-    bytes_copied: int = 0
-    bytes_encoded: int = 0
-    row_groups_copied: int = 0  # taken over as bytes, with every column
-    clauses: tuple[int, ...] = ()  # MERGE: rows that each clause was for, in their order
+    clauses: tuple[int, ...] = ()  # MERGE: rows that each clause applied to, in clause order
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items())
+        return f"DmlResult({values})"
+
+    def counting(self, counts: RowCounts) -> DmlResult:
+        """The same result with these counts."""
+        return replace(self, **vars(counts))
+
+    def as_dict(self) -> dict[str, object]:
+        """Every figure by name: the operation, the rows, then files, bytes and times."""
+        counters = [counter.name for counter in fields(RowCounts)]
+        first = ["operation", "mode", "snapshot_id", *counters]
+        names = [*first, *(f.name for f in fields(self) if f.name not in first)]
+        return {name: getattr(self, name) for name in names}
 
     @property
     def total_affected(self) -> int:
@@ -94,8 +119,8 @@ class DmlResult:
             text = summary.get(f"{SUMMARY_PREFIX}{name.replace('_', '-')}")
             if text is not None:
                 values[name] = _READ.get(str(kinds[name]), str)(text)
-        if told := summary.get(f"{SUMMARY_PREFIX}clauses"):
-            values["clauses"] = tuple(map(int, told.split(",")))
+        if clauses := summary.get(f"{SUMMARY_PREFIX}clauses"):
+            values["clauses"] = tuple(map(int, clauses.split(",")))
         return cls(**values)  # type: ignore[arg-type]
 
 
@@ -166,24 +191,6 @@ class RewriteManifestsResult:
     duration_s: float = 0.0
 
 
-_SUMMARISED = (
-    "operation",
-    "mode",
-    "rows_inserted",
-    "rows_updated",
-    "rows_deleted",
-    "rows_copied",
-    "data_files_added",
-    "data_files_removed",
-    "delete_files_added",
-    "delete_files_removed",
-    "files_scanned",
-    "files_skipped",
-    "bytes_written",
-    "bytes_copied",
-    "bytes_encoded",
-    "row_groups_copied",
-    "dpp_applied",
-    "dpp_partition_count",
-)
+_NOT_SUMMARISED = frozenset({"snapshot_id", "attempts", "duration_s", "clauses"})
+_SUMMARISED = tuple(f.name for f in fields(DmlResult) if f.name not in _NOT_SUMMARISED)
 _READ: Mapping[str, Callable[[str], object]] = {"int": int, "bool": lambda text: text == "True"}

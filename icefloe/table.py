@@ -23,7 +23,6 @@ from icefloe.commands.evolve import (
     set_properties,
 )
 from icefloe.commands.input_rows import fit_rows, source_frame
-from icefloe.commands.replace.overwrite_partitions import overwrite_partitions
 from icefloe.commands.replace.partitions_of import partitions_of
 from icefloe.commands.run import run
 from icefloe.commands.scan import read_rows
@@ -156,9 +155,7 @@ class Table:
 
     def overwrite_partitions(self, rows: object) -> DmlResult:
         """Replace exactly the partitions that `rows` has rows in."""
-        fitted = fit_rows(rows, self._state(), self._lake.spark)
-        statement = WriteStatement(WriteKind.OVERWRITE_PARTITIONS, fitted)
-        return overwrite_partitions(statement, self._context())
+        return self._write(WriteKind.OVERWRITE_PARTITIONS, rows)
 
     def truncate(self) -> DmlResult:
         """Remove all rows, by metadata alone."""

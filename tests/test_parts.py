@@ -18,14 +18,14 @@ from pyspark.sql import functions as F
 
 from icefloe import errors
 from icefloe.commit.catalog import LostRaceError, with_retries
-from icefloe.commit.snapshot import RemovedFiles, SnapshotDraft, operation_of
+from icefloe.commit.snapshot import ManifestChanges, RemovedFiles, SnapshotDraft, operation_of
 from icefloe.deletes.position_deletes import (
     DeletePartition,
     read_position_deletes,
     write_position_deletes,
 )
 from icefloe.deletes.row_positions import as_array, as_bitmap, as_words, unite
-from icefloe.file_changes import FileChanges, RemoveFiles
+from icefloe.file_changes import RemoveFiles
 from icefloe.metadata.files import unpartitioned_specs
 from icefloe.scan import scan as scan_module
 from icefloe.scan.file_keys import FileKeys, by_file
@@ -351,7 +351,7 @@ def test_files_missing_from_the_manifests_are_counted(table_of, partition_by):
 
     draft = SnapshotDraft(table._state(), 1)
     with pytest.raises(errors.ConflictError, match=rf"{count} of {count} data files .* not found"):
-        draft.manifests_after(FileChanges(removal=RemoveFiles(tuple(old))))
+        draft.manifests_after(ManifestChanges(removal=RemoveFiles(tuple(old))))
 
 
 @pytest.mark.requirement("D5")
@@ -359,11 +359,11 @@ def test_the_operation_follows_the_content():
     file = SimpleNamespace(file_path="x")
     data, deletes = {"added_data": (file,)}, {"added_deletes": (file,)}
     gone = RemovedFiles(data=(file,))
-    assert operation_of(FileChanges(**data), RemovedFiles()).value == "append"
-    assert operation_of(FileChanges(**deletes), RemovedFiles()).value == "delete"
-    assert operation_of(FileChanges(), gone).value == "delete"
-    assert operation_of(FileChanges(**data, **deletes), RemovedFiles()).value == "overwrite"
-    assert operation_of(FileChanges(**data), gone).value == "overwrite"
+    assert operation_of(ManifestChanges(**data), RemovedFiles()).value == "append"
+    assert operation_of(ManifestChanges(**deletes), RemovedFiles()).value == "delete"
+    assert operation_of(ManifestChanges(), gone).value == "delete"
+    assert operation_of(ManifestChanges(**data, **deletes), RemovedFiles()).value == "overwrite"
+    assert operation_of(ManifestChanges(**data), gone).value == "overwrite"
 
 
 @pytest.mark.requirement("D6")

@@ -7,145 +7,105 @@ happens to a file with changes. Files all of whose rows go are removed in every 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import ceil
+from typing import TypeAlias
 
 from pyiceberg.manifest import DataFile
 from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame
 
+from icefloe.commands.bind import Bound, bind_statement
+from icefloe.commands.context import Context, ExplainableCommand, Outcome, row_report
+from icefloe.commands.plan import Plan, plan_statement, with_footers
+from icefloe.commit.conflicts import ConflictCheck
 from icefloe.deletes.dangling import dangling_deletes
-from icefloe.deletes.position_deletes import DeletePartition, write_position_deletes
 from icefloe.deletes.row_positions import RowActions
-from icefloe.file_changes import FileChanges, RemoveFiles
-from icefloe.metadata.files import LiveFile, PartitionKey, ids_of_columns
-from icefloe.pruning.candidates import Candidate, FilePlan
+from icefloe.file_changes import DeletedRows, FileChanges, RemoveFiles
+from icefloe.metadata.files import ids_of_columns
+from icefloe.metadata.table_state import TableState
+from icefloe.pruning.candidates import Candidate, FilePlan, plan_files
+from icefloe.pruning.comparisons import UNKNOWN
+from icefloe.pruning.file_matcher import FileMatcher
+from icefloe.results import RowCounts
 from icefloe.scan.row_counts import verify_row_counts
 from icefloe.scan.scan import Scan
 from icefloe.settings import UpdateMode
 from icefloe.spark import columns
 from icefloe.spark.columns import quote
 from icefloe.spark.session import spark_conf
+from icefloe.statements import Options, RowStatement
 from icefloe.tasks.messages import FileKey
 from icefloe.write.carried_values import check_carried_values
-from icefloe.write.data_files import REPLACING, WrittenRows, find_rows, partition_folder, write_data
+from icefloe.write.data_files import REPLACING, WrittenRows, find_rows, write_data
 from icefloe.write.rewrite import Rewriter, RewriteResult, row_count_mismatch
 from icefloe.write.rewrite_choice import is_rewritten
 
-# -------------------------------------------------------------------------------------------------
-# Rows marked as gone without touching their files; files whose last rows go are removed.
 
-PositionsByFile = Mapping[str, BitMap64]  # rows by data file location
-
-
-def by_location(scan: Scan, found: Mapping[FileKey, BitMap64]) -> dict[str, BitMap64]:
-    """Rows found by the keys of files, told by the files' locations."""
-    return {scan.keys.files[key].path: rows for key, rows in found.items() if rows}
+@dataclass(frozen=True, slots=True)
+class _RowPlan:
+    state: TableState
+    bound: Bound
+    files: FilePlan
+    plan: Plan
 
 
-def count(hits: PositionsByFile) -> int:
-    """How many rows."""
-    return sum(len(rows) for rows in hits.values())
+@dataclass(frozen=True, slots=True)
+class RowChangeCommand(ExplainableCommand[_RowPlan]):
+    """UPDATE or DELETE."""
+
+    statement: RowStatement
+    context: Context
+
+    @property
+    def options(self) -> Options:
+        """How the statement runs."""
+        return self.statement.options
+
+    def plan(self, state: TableState, _resources: ExitStack) -> _RowPlan:
+        """Bind names and types with Spark, choose the files, decide what happens to each."""
+        bound = bind_statement(self.statement, state, self.context.spark, self.context.resolve)
+        files = plan_files(state, bound.lowered)
+        plan = plan_statement(
+            self.statement,
+            state,
+            files,
+            assigned=bound.assigned,
+            has_subquery=bound.has_subquery,
+        )
+        return _RowPlan(state, bound, files, plan)
+
+    def explain(self, plan: _RowPlan) -> Plan:
+        """The plan, with what the footers of files to rewrite say."""
+        return with_footers(plan.plan, plan.state, plan.files.candidates, plan.bound.assigned)
+
+    def work(self, plan: _RowPlan, statement_id: str) -> Outcome:
+        """Find the rows and write what replaces them."""
+        changes, counts = change_rows(
+            RowChange(
+                Scan.of(self.context.spark, plan.state, plan.files.candidates),
+                plan.files,
+                plan.plan.mode,
+                plan.bound.condition,
+                plan.bound.assigned,
+                statement_id,
+            )
+        )
+        return Outcome(row_report(plan.plan, changes, counts), changes, _conflict_check(plan))
 
 
-def file_changes(
-    scan: Scan,
-    files: FilePlan,
-    statement_id: str,
-    rewritten: RewriteResult,
-    marked: PositionsByFile,
-    replaced: PositionsByFile,
-    added: Sequence[DataFile] = (),
-) -> FileChanges:
-    """Everything a statement changes: `marked` rows go from files that stay, or the files go.
-
-    `replaced` are those of the marked rows that have new versions among `added`.
-    """
-    emptied = [
-        c
-        for c in scan.candidates
-        if c.path in marked and not c.equality_deletes and len(marked[c.path]) == scan.live_rows(c)
-    ]
-    gone = {c.path for c in emptied}
-    left = {path: rows for path, rows in marked.items() if path not in gone}
-    removed = (*rewritten.replaced, *(c.live for c in emptied))
-    return FileChanges(
-        added_data=(*rewritten.files, *added),
-        added_deletes=tuple(_write_deletes(scan, statement_id, left)),
-        removal=RemoveFiles(removed, dangling_deletes(files.files, removed, scan.delete_contents)),
-        deleted_rows=left,
-        replaced_rows=dict(replaced),
-    )
-
-
-def _write_deletes(scan: Scan, statement_id: str, hits: PositionsByFile) -> list[DataFile]:
-    """Position deletes under each data file's own spec and partition, one file per partition.
-
-    With `write.delete.granularity` = `file`, one per data file, as some readers want it.
-    """
-    state = scan.state
-    groups: dict[PartitionKey | str, list[LiveFile]] = {}
-    for candidate in scan.candidates:
-        if candidate.path in hits:
-            live = candidate.live
-            key = live.path if state.settings.deletes_per_file else live.partition_key
-            groups.setdefault(key, []).append(live)
-    written: list[DataFile] = []
-    for number, files in enumerate(groups.values()):
-        first = files[0]
-        folder = partition_folder(state, first)
-        where = DeletePartition(first.spec_id, first.file.partition, f"{folder}/" if folder else "")
-        positions = {file.path: hits[file.path] for file in files}
-        written += write_position_deletes(state, f"{statement_id}-d{number}", positions, where)
-    return written
+def _conflict_check(plan: _RowPlan) -> ConflictCheck:
+    """Rows added since matter when the condition may be true for them; a subquery reads all."""
+    predicate = UNKNOWN if plan.bound.has_subquery else plan.bound.lowered
+    matcher = FileMatcher(predicate, plan.state.schema, plan.state.metadata.specs())
+    return ConflictCheck(plan.plan.isolation, matcher, plan.bound.has_subquery)
 
 
 # -------------------------------------------------------------------------------------------------
-# How much of a table each task reads, where a statement reads few of its columns.
+# The data work, shared with REPLACE
 
-_SETTING = "spark.sql.files.maxPartitionBytes"
-_DEFAULT = 128 * 2**20
-_AS_SPARK_TELLS_IT = f"{_DEFAULT}b"
-_MOST_TIMES = 8
-
-
-@contextmanager
-def larger_splits(scan: Scan, read: Collection[str]) -> Iterator[None]:
-    """While jobs that read only these columns are planned, let a task have more of the files.
-
-    A session that has a setting of its own keeps it. Spark cuts files finely enough to keep every
-    core busy in any case.
-    """
-    times = times_read(scan, read)
-    if times == 1 or scan.spark.conf.get(_SETTING) != _AS_SPARK_TELLS_IT:
-        yield
-        return
-    with spark_conf(scan.spark, _SETTING, str(times * _DEFAULT)):
-        yield
-
-
-def columns_in(scan: Scan, expressions: Iterable[Column | None]) -> list[str]:
-    """The table's columns that expressions may name, by their texts: rather one too many."""
-    text = " ".join(str(expression) for expression in expressions).lower()
-    names = [field.name for field in scan.state.schema.fields]
-    return [name for name in names if name.lower() in text]
-
-
-def times_read(scan: Scan, read: Collection[str]) -> int:
-    """How many times what is read would fit into all columns of the files; 1 for small tables."""
-    files = [candidate.live for candidate in scan.candidates]
-    schema = scan.state.schema
-    if len(read) == len(schema.fields) or sum(file.size for file in files) <= 2 * _DEFAULT:
-        return 1
-    columns = ids_of_columns(schema, read)
-    found = [file.bytes_of(columns) for file in files]
-    known = [part for part in found if part is not None]
-    if len(known) < len(found):
-        return 1  # some manifest does not tell
-    every = sum(file.bytes_of_all for file in files)
-    return max(1, min(_MOST_TIMES, every // max(1, sum(known))))
-
+ChangedRows: TypeAlias = tuple[FileChanges, RowCounts]
 
 # How much Spark gives a task to read, and of how many tasks each may write a small file.
 _TASK_BYTES = 128 * 2**20
@@ -165,35 +125,14 @@ class RowChange:
     choose: Callable[[DataFrame], DataFrame] | None = None  # keeps the rows to change, by a join
 
 
-@dataclass(frozen=True, slots=True)
-class RowChangeOutcome:
-    """What was written, and what became of the rows."""
-
-    changes: FileChanges
-    mode: UpdateMode
-    rows_inserted: int = 0
-    rows_updated: int = 0
-    rows_deleted: int = 0
-    rows_copied: int = 0
-    bytes_copied: int = 0
-    row_groups_copied: int = 0
-
-    @property
-    def bytes_encoded(self) -> int:
-        """Bytes of data files that were not copied, where files may be written anew."""
-        if self.mode is UpdateMode.MERGE_ON_READ:
-            return 0
-        return sum(f.file_size_in_bytes for f in self.changes.added_data) - self.bytes_copied
-
-
-def change_rows(change: RowChange) -> RowChangeOutcome:
+def change_rows(change: RowChange) -> ChangedRows:
     """Run the data work of an UPDATE or DELETE; nothing is published yet."""
     covered = [] if change.assigned else _whole_files(change.scan.candidates)
     known = {c.path for c in covered}
     rest = [c for c in change.scan.candidates if c.path not in known]
     dropped = RewriteResult(
         replaced=tuple(c.live for c in covered),
-        rows_deleted=sum(change.scan.live_rows(c) for c in covered),
+        counts=RowCounts(rows_deleted=sum(change.scan.live_rows(c) for c in covered)),
     )
     with verify_row_counts(change.scan, rest):
         match change.mode:
@@ -234,7 +173,7 @@ def _in_tasks(
 
 def _merge_on_read(
     change: RowChange, dropped: RewriteResult, files: Sequence[Candidate]
-) -> RowChangeOutcome:
+) -> ChangedRows:
     """Mark rows deleted; for UPDATE also write their new versions, in the same Spark job."""
     if not files:
         return _outcome(change, dropped, {})
@@ -244,9 +183,7 @@ def _merge_on_read(
     return _outcome(change, dropped, _find(change, files))
 
 
-def _by_file(
-    change: RowChange, dropped: RewriteResult, files: Sequence[Candidate]
-) -> RowChangeOutcome:
+def _by_file(change: RowChange, dropped: RewriteResult, files: Sequence[Candidate]) -> ChangedRows:
     """Find the rows first, then choose per file: rewrite where many go, deletes where few do."""
     if not files:
         return _outcome(change, dropped, {})
@@ -334,29 +271,22 @@ def _outcome(
     rewritten: RewriteResult,
     hits: PositionsByFile,
     written: WrittenRows | None = None,
-) -> RowChangeOutcome:
+) -> ChangedRows:
     """Put it together: files whose last rows go are removed, deletes are written for the rest."""
     changed = count(hits)
     if written is not None and written.rows != changed:
         raise row_count_mismatch(written.rows, changed)
     is_update = bool(change.assigned)
-    return RowChangeOutcome(
-        file_changes(
-            change.scan,
-            change.files,
-            change.statement_id,
-            rewritten,
-            marked=hits,
-            replaced=hits if is_update else {},
-            added=written.files if written else (),
-        ),
-        change.mode,
-        rows_updated=rewritten.rows_updated + (changed if is_update else 0),
-        rows_deleted=rewritten.rows_deleted + (0 if is_update else changed),
-        rows_copied=rewritten.rows_copied,
-        bytes_copied=rewritten.bytes_copied,
-        row_groups_copied=rewritten.row_groups_copied,
+    changes = file_changes(
+        change.scan,
+        change.files,
+        rewritten,
+        marked=hits,
+        replaced=hits if is_update else {},
+        added=written.files if written else (),
     )
+    counts = RowCounts(rows_updated=changed) if is_update else RowCounts(rows_deleted=changed)
+    return changes, rewritten.counts + counts
 
 
 def _find(change: RowChange, files: Sequence[Candidate]) -> dict[str, BitMap64]:
@@ -398,3 +328,95 @@ def _with_new_values(change: RowChange, rows: DataFrame) -> DataFrame:
 
 def _found(change: RowChange, acted: RowActions) -> dict[str, BitMap64]:
     return by_location(change.scan, acted.of([0]))
+
+
+# -------------------------------------------------------------------------------------------------
+# Rows marked as gone without touching their files; files whose last rows go are removed.
+
+PositionsByFile = Mapping[str, BitMap64]  # rows by data file location
+
+
+def by_location(scan: Scan, found: Mapping[FileKey, BitMap64]) -> dict[str, BitMap64]:
+    """Rows found by the keys of files, told by the files' locations."""
+    return {scan.keys.files[key].path: rows for key, rows in found.items() if rows}
+
+
+def count(hits: PositionsByFile) -> int:
+    """How many rows."""
+    return sum(len(rows) for rows in hits.values())
+
+
+def file_changes(
+    scan: Scan,
+    files: FilePlan,
+    rewritten: RewriteResult,
+    marked: PositionsByFile,
+    replaced: PositionsByFile,
+    added: Sequence[DataFile] = (),
+) -> FileChanges:
+    """Everything a statement changes: `marked` rows go from files that stay, or the files go.
+
+    `replaced` are those of the marked rows that have new versions among `added`.
+    """
+    emptied = [
+        c
+        for c in scan.candidates
+        if c.path in marked and not c.equality_deletes and len(marked[c.path]) == scan.live_rows(c)
+    ]
+    gone = {c.path for c in emptied}
+    left = {path: rows for path, rows in marked.items() if path not in gone}
+    removed = (*rewritten.replaced, *(c.live for c in emptied))
+    return FileChanges(
+        added_data=(*rewritten.files, *added),
+        removal=RemoveFiles(removed, dangling_deletes(files.files, removed, scan.delete_contents)),
+        deleted_rows={
+            c.path: DeletedRows(c.live, left[c.path]) for c in scan.candidates if c.path in left
+        },
+        replaced_rows=dict(replaced),
+    )
+
+
+# -------------------------------------------------------------------------------------------------
+# How much of a table each task reads, where a statement reads few of its columns.
+
+_SETTING = "spark.sql.files.maxPartitionBytes"
+_DEFAULT = 128 * 2**20
+_AS_SPARK_TELLS_IT = f"{_DEFAULT}b"
+_MOST_TIMES = 8
+
+
+@contextmanager
+def larger_splits(scan: Scan, read: Collection[str]) -> Iterator[None]:
+    """While jobs that read only these columns are planned, let a task have more of the files.
+
+    A session that has a setting of its own keeps it. Spark cuts files finely enough to keep every
+    core busy in any case.
+    """
+    times = times_read(scan, read)
+    if times == 1 or scan.spark.conf.get(_SETTING) != _AS_SPARK_TELLS_IT:
+        yield
+        return
+    with spark_conf(scan.spark, _SETTING, str(times * _DEFAULT)):
+        yield
+
+
+def columns_in(scan: Scan, expressions: Iterable[Column | None]) -> list[str]:
+    """The table's columns that expressions may name, by their texts: rather one too many."""
+    text = " ".join(str(expression) for expression in expressions).lower()
+    names = [field.name for field in scan.state.schema.fields]
+    return [name for name in names if name.lower() in text]
+
+
+def times_read(scan: Scan, read: Collection[str]) -> int:
+    """How many times what is read would fit into all columns of the files; 1 for small tables."""
+    files = [candidate.live for candidate in scan.candidates]
+    schema = scan.state.schema
+    if len(read) == len(schema.fields) or sum(file.size for file in files) <= 2 * _DEFAULT:
+        return 1
+    columns = ids_of_columns(schema, read)
+    found = [file.bytes_of(columns) for file in files]
+    known = [part for part in found if part is not None]
+    if len(known) < len(found):
+        return 1  # some manifest does not tell
+    every = sum(file.bytes_of_all for file in files)
+    return max(1, min(_MOST_TIMES, every // max(1, sum(known))))

@@ -1,177 +1,159 @@
-"""Run one statement: bind, plan, execute, publish. The whole story on one screen."""
+"""Run one statement: the one skeleton that every command goes through.
+
+Read the table's state, look for the idempotency key, plan, do the work, publish; the whole again
+after a conflict, as often as the statement's options allow.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+import logging
+import time
+import uuid
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, TypeAlias, TypeVar
 
-from pyspark.sql import SparkSession
+from pyiceberg.manifest import DataFile
 
-from icefloe.commands.bind import Bound, bind_statement
-from icefloe.commands.context import (
-    Context,
-    added_bytes,
-    publish_changes,
-    row_result,
-    statement_files,
-    with_statement_retries,
-)
-from icefloe.commands.merge.command import explain_merge, run_merge
-from icefloe.commands.plan import Plan, plan_statement, with_footers
-from icefloe.commands.row_changes import RowChange, change_rows
-from icefloe.commit.conflicts import ConflictCheck
-from icefloe.commit.publish import already_done
+from icefloe.commands.context import Command, Context, ExplainableCommand, Outcome
+from icefloe.commands.merge.command import MergeCommand
+from icefloe.commands.plan import Plan
+from icefloe.commands.replace.overwrite_partitions import OverwritePartitionsCommand
+from icefloe.commands.replace.using import ReplaceUsingCommand
+from icefloe.commands.replace.where import replace_where_command
+from icefloe.commands.row_changes import RowChangeCommand
+from icefloe.commands.write import WriteCommand
+from icefloe.commit.catalog import refuse_partial_history
+from icefloe.commit.publish import IDEMPOTENCY_KEY, Commit, find_earlier_result, publish
 from icefloe.commit.snapshot import RemovedFiles
-from icefloe.file_changes import FileChanges, RemoveEverything, RemovePartitions
-from icefloe.metadata.files import DeleteIndex, LiveFile, partition_key_of, unpartitioned_specs
+from icefloe.errors import ConflictError
 from icefloe.metadata.table_state import TableState
-from icefloe.pruning.candidates import Candidate, FilePlan, plan_files
-from icefloe.pruning.comparisons import UNKNOWN
-from icefloe.pruning.file_matcher import FileMatcher
 from icefloe.results import DmlResult
-from icefloe.scan.scan import Scan
-from icefloe.settings import Isolation
-from icefloe.spark.errors import translate_spark_errors
-from icefloe.spark.session import reading_by_id
-from icefloe.statements import MergeStatement, RowStatement, WriteKind, WriteStatement
-from icefloe.write.data_files import WrittenRows, write_data
+from icefloe.spark.errors import detect_jvm_exit, translate_spark_errors
+from icefloe.statements import (
+    MergeStatement,
+    ReplaceStatement,
+    RowStatement,
+    UsingStatement,
+    WriteKind,
+    WriteStatement,
+)
+from icefloe.storage.files import remove_written_by
 
-Statement: TypeAlias = RowStatement | MergeStatement | WriteStatement
+log = logging.getLogger("icefloe")
 
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    state: TableState
-    bound: Bound
-    files: FilePlan
-    plan: Plan
-
-
-def explain(statement: RowStatement | MergeStatement, context: Context) -> Plan:
-    """What a statement would do, without doing it."""
-    if isinstance(statement, MergeStatement):
-        return explain_merge(statement, context)
-    state = context.read_state(statement.options.branch)
-    planned = _plan(statement, context, state)
-    return with_footers(planned.plan, state, planned.files.candidates, planned.bound.assigned)
+P = TypeVar("P")
+ExplainableStatement: TypeAlias = RowStatement | MergeStatement | ReplaceStatement | UsingStatement
+Statement: TypeAlias = ExplainableStatement | WriteStatement
 
 
 def run(statement: Statement, context: Context) -> DmlResult:
-    """Run one statement and publish it as at most one snapshot.
-
-    With `retries`, a statement that loses to another writer is run again from the start.
-    """
-    return with_statement_retries(context, statement.options, lambda: _run_once(statement, context))
+    """Run one statement and publish it as at most one snapshot."""
+    return run_command(_command(statement, context), context)
 
 
-def _run_once(statement: Statement, context: Context) -> DmlResult:
+def explain(statement: ExplainableStatement, context: Context) -> Plan:
+    """What a statement would do, without doing it."""
+    command = _explainable(statement, context)
+    with ExitStack() as resources:
+        plan = command.plan(context.read_state(command.options.branch), resources)
+        return command.explain(plan)
+
+
+def run_command(command: Command[P], context: Context) -> DmlResult:
+    """Run a command; with `retries`, again from the start after each conflict."""
+    started = time.monotonic()
+    refuse_partial_history(context.catalog)
+    retries = command.options.retries
+    for attempt in range(retries + 1):
+        try:
+            with detect_jvm_exit(), translate_spark_errors():
+                result = _run_once(command, context)
+            break
+        except ConflictError as conflict:
+            if attempt == retries:
+                raise
+            log.info("%s; running the statement again (%d)", conflict.reason, attempt + 1)
+    result = replace(result, duration_s=time.monotonic() - started)
+    log.info("%s", result)
+    command.log_result(result)
+    return result
+
+
+def _command(statement: Statement, context: Context) -> Command[Any]:
+    match statement:
+        case WriteStatement(kind=WriteKind.OVERWRITE_PARTITIONS):
+            return OverwritePartitionsCommand(statement, context)
+        case WriteStatement():
+            return WriteCommand(statement, context)
+        case _:
+            return _explainable(statement, context)
+
+
+def _explainable(statement: ExplainableStatement, context: Context) -> ExplainableCommand[Any]:
     match statement:
         case RowStatement():
-            return _run_rows(statement, context)
+            return RowChangeCommand(statement, context)
         case MergeStatement():
-            return run_merge(statement, context)
-        case WriteStatement():
-            return _run_write(statement, context)
+            return MergeCommand(statement, context)
+        case ReplaceStatement():
+            return replace_where_command(statement, context)
+        case UsingStatement():
+            return ReplaceUsingCommand(statement, context)
 
 
-def _run_rows(statement: RowStatement, context: Context) -> DmlResult:
-    state = context.read_state(statement.options.branch)
-    if done := already_done(state, statement.options.idempotency_key):
-        return done
-    planned = _plan(statement, context, state)
-    scan = Scan.of(context.spark, state, planned.files.candidates)
-    with statement_files(state) as statement_id:
-        outcome = change_rows(
-            RowChange(
-                scan,
-                planned.files,
-                planned.plan.mode,
-                planned.bound.condition,
-                planned.bound.assigned,
-                statement_id,
-            )
-        )
-        result = row_result(planned.plan, outcome)
-        return publish_changes(
-            context,
+def _run_once(command: Command[P], context: Context) -> DmlResult:
+    state = context.read_state(command.options.branch)
+    if earlier := find_earlier_result(state, command.options.idempotency_key):
+        return earlier
+    with ExitStack() as resources:
+        plan = command.plan(state, resources)
+        statement_id = uuid.uuid4().hex
+        try:
+            outcome = command.work(plan, statement_id)
+            context.before_publish()
+        except BaseException:
+            # A task that has not heard of the failure yet may still write a file: an orphan.
+            remove_written_by(state.io, state.data_location, statement_id)
+            raise
+        return _publish(command, context, state, outcome, statement_id)
+
+
+def _publish(
+    command: Command[P], context: Context, state: TableState, outcome: Outcome, statement_id: str
+) -> DmlResult:
+    """Publish what a statement changed, if it changed anything."""
+    if outcome.changes.is_empty:
+        return _result(outcome, RemovedFiles(), ())
+    options = command.options
+    summary = {**options.summary, **outcome.summary}
+    if options.idempotency_key is not None:
+        summary[IDEMPOTENCY_KEY] = options.idempotency_key
+    return publish(
+        Commit(
+            context.catalog,
             state,
+            statement_id,
             outcome.changes,
-            _guard(planned),
-            statement.options,
-            lambda _gone: result,
+            outcome.conflict_check,
+            lambda removed, deletes: _result(outcome, removed, deletes),
+            summary,
         )
-
-
-def _plan(statement: RowStatement, context: Context, state: TableState) -> _Planned:
-    bound = bind_statement(statement, state, context.spark, context.resolve)
-    files = plan_files(state, bound.lowered)
-    plan = plan_statement(
-        statement, state, files, assigned=bound.assigned, has_subquery=bound.has_subquery
     )
-    return _Planned(state, bound, files, plan)
 
 
-def _guard(planned: _Planned) -> ConflictCheck:
-    """Rows added meanwhile matter when the condition may be true for them; a subquery reads all."""
-    lowered = UNKNOWN if planned.bound.has_subquery else planned.bound.lowered
-    specs = planned.state.metadata.specs()
-    matcher = FileMatcher(lowered, planned.state.schema, specs)
-    return ConflictCheck(planned.plan.isolation, matcher, planned.bound.has_subquery)
-
-
-def _run_write(statement: WriteStatement, context: Context) -> DmlResult:
-    state = context.read_state(statement.options.branch)
-    if done := already_done(state, statement.options.idempotency_key):
-        return done
-    with statement_files(state) as statement_id:
-        written = WrittenRows()
-        if statement.rows is not None:
-            written = write_data(state, statement.rows, statement_id)
-        changes = _written_changes(statement.kind, written)
-
-        def describe(gone: RemovedFiles) -> DmlResult:
-            return DmlResult(
-                operation=statement.kind.value,
-                rows_inserted=written.rows,
-                rows_deleted=live_rows(context.spark, state, gone),
-                data_files_added=len(written.files),
-                data_files_removed=len(gone.data),
-                delete_files_removed=len(gone.deletes),
-                bytes_written=added_bytes(changes),
-            )
-
-        guard = ConflictCheck(Isolation.SNAPSHOT, None)
-        return publish_changes(context, state, changes, guard, statement.options, describe)
-
-
-def _written_changes(kind: WriteKind, written: WrittenRows) -> FileChanges:
-    match kind:
-        case WriteKind.APPEND:
-            return FileChanges(added_data=written.files)
-        case WriteKind.OVERWRITE | WriteKind.TRUNCATE:
-            return FileChanges(added_data=written.files, removal=RemoveEverything())
-        case WriteKind.OVERWRITE_PARTITIONS:
-            keys = {partition_key_of(file.spec_id, file.partition) for file in written.files}
-            return FileChanges(added_data=written.files, removal=RemovePartitions(frozenset(keys)))
-
-
-def live_rows(spark: SparkSession, state: TableState, gone: RemovedFiles) -> int:
-    """How many rows removed files still had."""
-    index = DeleteIndex.of(gone.deletes, unpartitioned_specs(state.metadata))
-    return count_live(Scan.of(spark, state, [_candidate(file, index) for file in gone.data]))
-
-
-def count_live(scan: Scan) -> int:
-    """How many rows files still have; a Spark count where equality deletes hide it."""
-    candidates = scan.candidates
-    plain = [c for c in candidates if not c.equality_deletes]
-    hidden = [c for c in candidates if c.equality_deletes]
-    counted = sum(scan.live_rows(c) for c in plain)
-    if not hidden:
-        return counted
-    with translate_spark_errors(), reading_by_id(scan.spark):
-        return counted + scan.restrict_to(hidden).rows().count()
-
-
-def _candidate(file: LiveFile, index: DeleteIndex) -> Candidate:
-    return Candidate(file, index.position_deletes(file), index.equality_deletes(file))
+def _result(
+    outcome: Outcome, removed: RemovedFiles, added_deletes: tuple[DataFile, ...]
+) -> DmlResult:
+    """The report, with the files and bytes that the commit adds and removes."""
+    report, added_data = outcome.report, outcome.changes.added_data
+    if outcome.count_removed is not None:
+        report = replace(report, rows_deleted=outcome.count_removed(removed))
+    return replace(
+        report,
+        data_files_added=len(added_data),
+        data_files_removed=len(removed.data),
+        delete_files_added=len(added_deletes),
+        delete_files_removed=len(removed.deletes),
+        bytes_written=sum(file.file_size_in_bytes for file in (*added_data, *added_deletes)),
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
@@ -21,11 +22,11 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertCurrentSchemaId,
-    AssertLastAssignedFieldId,
     AssertRefSnapshotId,
     AssertTableUUID,
     SetSnapshotRefUpdate,
     TableRequirement,
+    TableUpdate,
 )
 from sqlalchemy.exc import OperationalError
 
@@ -38,7 +39,7 @@ from icefloe.errors import (
     UnsupportedTableError,
 )
 from icefloe.metadata.table_state import (
-    SchemaChange,
+    MetadataUpdates,
     TableState,
     is_of_metadata_file,
     remove_old_metadata,
@@ -128,30 +129,36 @@ def refuse_other_table(metadata: TableMetadata, name: str, uuid: UUID | None) ->
         )
 
 
-def swap(
-    catalog: Catalog,
+@dataclass(frozen=True, slots=True)
+class StagedCommit:
+    """A change of a table's metadata, ready to be published by one swap of the pointer."""
+
+    table: IcebergTable
+    head: TableState
+    snapshot_id: int
+    requirements: tuple[TableRequirement, ...]
+    updates: tuple[TableUpdate, ...]
+
+
+def stage(
     table: IcebergTable,
     head: TableState,
     snapshot: Snapshot,
-    schema_change: SchemaChange | None = None,
-) -> None:
-    """Move the branch to the snapshot, if the table is still as `head` has it.
+    metadata_updates: MetadataUpdates | None = None,
+) -> StagedCommit:
+    """Move the branch to the snapshot, together with other updates; nothing is published yet.
 
-    Raises LostRaceError or StorageError when it surely did not, CommitStateUnknownError where
-    nobody can tell.
+    The table must still be as `head` has it when the pointer is swapped.
     """
     ref = head.metadata.refs.get(head.branch)
-    found = table.metadata
-    requirements: tuple[TableRequirement, ...] = (
-        AssertTableUUID(uuid=found.table_uuid),
+    requirements = (
+        AssertTableUUID(uuid=table.metadata.table_uuid),
         AssertRefSnapshotId(ref=head.branch, snapshot_id=ref.snapshot_id if ref else None),
-        AssertCurrentSchemaId(current_schema_id=found.current_schema_id),
+        AssertCurrentSchemaId(current_schema_id=table.metadata.current_schema_id),
+        *(metadata_updates.requirements if metadata_updates else ()),
     )
-    if schema_change:
-        last = AssertLastAssignedFieldId(last_assigned_field_id=found.last_column_id)
-        requirements = (*requirements, last)
     updates = (
-        *(schema_change.updates if schema_change else ()),
+        *(metadata_updates.updates if metadata_updates else ()),
         AddSnapshotUpdate(snapshot=snapshot),
         SetSnapshotRefUpdate(
             ref_name=head.branch,
@@ -162,15 +169,25 @@ def swap(
             min_snapshots_to_keep=ref.min_snapshots_to_keep if ref else None,
         ),
     )
+    return StagedCommit(table, head, snapshot.snapshot_id, requirements, updates)
+
+
+def swap(catalog: Catalog, staged: StagedCommit) -> None:
+    """Ask the catalog to publish a staged commit.
+
+    Raises LostRaceError or StorageError when it provably was not published, and
+    CommitStateUnknownError where the outcome is unknown.
+    """
+    head, snapshot_id = staged.head, staged.snapshot_id
     try:
-        answer = catalog.commit_table(table, requirements, updates)
+        answer = catalog.commit_table(staged.table, staged.requirements, staged.updates)
     except BaseException as error:  # noqa: BLE001 - Ctrl-C too leaves a commit that may land
         settle(
             catalog,
             head.name,
-            found.table_uuid,
-            lambda metadata: metadata.snapshot_by_id(snapshot.snapshot_id) is not None,
-            unknown(head.name, snapshot.snapshot_id, error),
+            staged.table.metadata.table_uuid,
+            lambda metadata: metadata.snapshot_by_id(snapshot_id) is not None,
+            unknown(head.name, snapshot_id, error),
             error,
         )
         return

@@ -55,7 +55,7 @@ _TOTALS = (
 
 def summarise(
     head: TableState,
-    changes: FileChanges,
+    changes: ManifestChanges,
     removed_data: Sequence[LiveFile],
     removed_deletes: Sequence[LiveFile],
 ) -> dict[str, str]:
@@ -103,6 +103,33 @@ def _rows_of(files: Sequence[DataFile], content: DataFileContent) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class ManifestChanges:
+    """What one snapshot adds to the table's manifests and removes from them."""
+
+    added_data: tuple[DataFile, ...] = ()
+    added_deletes: tuple[DataFile, ...] = ()
+    removal: Removal = field(default_factory=RemoveFiles)
+    data_sequence_number: int | None = None  # of added data; None: the snapshot's own
+    compacts: bool = False
+
+    @classmethod
+    def of(cls, changes: FileChanges, deletes: Sequence[DataFile]) -> ManifestChanges:
+        """The changes of a statement whose deleted rows are in these delete files."""
+        return cls(
+            changes.added_data,
+            tuple(deletes),
+            changes.removal,
+            changes.data_sequence_number,
+            changes.compacts,
+        )
+
+    @property
+    def added_paths(self) -> list[str]:
+        """Locations of the files that are added."""
+        return [file.file_path for file in (*self.added_data, *self.added_deletes)]
+
+
+@dataclass(frozen=True, slots=True)
 class RemovedFiles:
     """The files a snapshot takes out of the table."""
 
@@ -127,7 +154,7 @@ class SnapshotDraft:
             self.head.settings.manifest_compression,
         )
 
-    def manifests_after(self, changes: FileChanges) -> tuple[list[ManifestFile], RemovedFiles]:
+    def manifests_after(self, changes: ManifestChanges) -> tuple[list[ManifestFile], RemovedFiles]:
         """Every manifest of the new snapshot, and the files that are gone from it."""
         before = list_manifests(self.head.io, self.head.snapshot) if self.head.snapshot else ()
         remaining, gone = self._without(changes.removal, before)
@@ -157,7 +184,7 @@ class SnapshotDraft:
         )
 
     def summary_of(
-        self, changes: FileChanges, gone: RemovedFiles, extra: dict[str, str]
+        self, changes: ManifestChanges, gone: RemovedFiles, extra: dict[str, str]
     ) -> dict[str, str]:
         """Iceberg's own summary entries, totals included, and `extra`."""
         return {**extra, **summarise(self.head, changes, gone.data, gone.deletes)}
@@ -304,7 +331,7 @@ class SnapshotDraft:
         return path
 
 
-def operation_of(changes: FileChanges, gone: RemovedFiles) -> Operation:
+def operation_of(changes: ManifestChanges, gone: RemovedFiles) -> Operation:
     """Iceberg's name for a commit, by what it holds."""
     if changes.compacts:
         return Operation.REPLACE

@@ -21,7 +21,9 @@ from pyroaring import BitMap64
 
 from icefloe.deletes.row_positions import as_array, as_bitmap
 from icefloe.errors import UnsupportedTableError
-from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID, LiveFile
+from icefloe.file_changes import DeletedRows
+from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID, LiveFile, PartitionKey
+from icefloe.metadata.manifests import partition_folder
 from icefloe.metadata.table_state import TableState
 from icefloe.parquet.footer import DamagedFileError, check_rows, open_parquet
 from icefloe.storage.files import locate, naming_unreadable_file, naming_unwritable_file
@@ -45,17 +47,39 @@ def read_position_deletes(io: FileIO, deletes: Iterable[LiveFile]) -> dict[str, 
     return {delete.path: positions for delete, positions in zip(wanted, found, strict=True)}
 
 
+def write_position_deletes(
+    state: TableState, statement_id: str, deleted: Mapping[str, DeletedRows]
+) -> list[DataFile]:
+    """Position deletes under each data file's own spec and partition, one file per partition.
+
+    With `write.delete.granularity` = `file`, one per data file, as some readers want it.
+    """
+    groups: dict[PartitionKey | str, list[DeletedRows]] = {}
+    for rows in deleted.values():
+        per_file = state.settings.deletes_per_file
+        key = rows.file.path if per_file else rows.file.partition_key
+        groups.setdefault(key, []).append(rows)
+    written: list[DataFile] = []
+    for number, group in enumerate(groups.values()):
+        first = group[0].file
+        folder = partition_folder(state.metadata, first)
+        where = _Partition(first.spec_id, first.file.partition, f"{folder}/" if folder else "")
+        positions = {rows.file.path: rows.positions for rows in group}
+        written += _write_partition(state, f"{statement_id}-d{number}", positions, where)
+    return written
+
+
 @dataclass(frozen=True, slots=True)
-class DeletePartition:
-    """Where deletes are filed: the spec and partition of the data files they name."""
+class _Partition:
+    """The spec and partition of the data files that deletes name, which are the deletes' own."""
 
     spec_id: int
     partition: Record
     folder: str  # below the data folder, with a slash at its end; empty when unpartitioned
 
 
-def write_position_deletes(
-    state: TableState, name: str, positions: Mapping[str, BitMap64], where: DeletePartition
+def _write_partition(
+    state: TableState, name: str, positions: Mapping[str, BitMap64], where: _Partition
 ) -> list[DataFile]:
     """Write the deletes of one partition, sorted by path and position, rolling at target size."""
     files: list[DataFile] = []
@@ -82,7 +106,7 @@ def _sorted_chunks(positions: Mapping[str, BitMap64], rows: int) -> Iterator[tup
 
 
 def _write(
-    state: TableState, name: str, chunks: list[tuple[str, Positions]], where: DeletePartition
+    state: TableState, name: str, chunks: list[tuple[str, Positions]], where: _Partition
 ) -> DataFile:
     location = f"{state.data_location}/{where.folder}{name}-deletes.parquet"
     place = locate(state.io, location)

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass
 
 from icefloe.commands.bind import bind_condition, lower_condition
-from icefloe.commands.context import (
-    Context,
-    added_bytes,
-    publish_changes,
-    statement_files,
-    with_statement_retries,
-)
+from icefloe.commands.context import Command, Context, Outcome
+from icefloe.commands.run import run_command
 from icefloe.commit.conflicts import ConflictCheck
-from icefloe.commit.snapshot import RemovedFiles
 from icefloe.deletes.dangling import dangling_deletes
 from icefloe.errors import StatementError
 from icefloe.file_changes import FileChanges, RemoveFiles
 from icefloe.maintenance.packing import Packing, pack_files, write_packed
 from icefloe.metadata.files import SnapshotFiles, unpartitioned_specs
 from icefloe.metadata.manifests import read_snapshot_files
-from icefloe.metadata.table_state import MAIN, TableState
+from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import choose_files
 from icefloe.pruning.comparisons import UNKNOWN
 from icefloe.pruning.file_matcher import FileMatcher
-from icefloe.results import DmlResult
+from icefloe.results import DmlResult, RowCounts
 from icefloe.scan.file_keys import refuse_unplain
 from icefloe.scan.scan import Scan
 from icefloe.schema.to_spark import spark_schema
@@ -39,53 +34,70 @@ OPERATION = "compact"
 
 
 def compact(context: Context, where: Condition | None, target_file_bytes: int | None) -> DmlResult:
-    """Rewrite small, too large and dented files that may hold rows of `where`; rows stay the same.
+    """Rewrite files of the wrong size or with deletes that may hold rows of `where`.
 
-    Files that another writer changed meanwhile are a ConflictError; rows added meanwhile are not.
+    Rows stay the same. Files that another writer changed since are a ConflictError; rows that
+    another writer added since are not.
     """
-    return with_statement_retries(
-        context, Options(), lambda: _compact(context, where, target_file_bytes)
-    )
+    return run_command(CompactCommand(context, where, target_file_bytes), context)
 
 
-def _compact(context: Context, where: Condition | None, target: int | None) -> DmlResult:
-    state = context.read_state(MAIN)
-    target = state.settings.target_file_bytes if target is None else _checked(target)
-    files = read_snapshot_files(state.io, state.snapshot)
-    scan = _chosen(context, state, files, where)
-    spec = state.metadata.spec()
-    packing = pack_files(
-        scan.candidates,
-        scan.live_rows,
-        spec.spec_id,
-        target,
-        partitioned=not spec.is_unpartitioned(),
-    )
-    removed = tuple(source.candidate.live for source in packing.sources)
-    result = DmlResult(
-        operation=OPERATION,
-        files_scanned=len(removed),
-        files_skipped=len(files.data) - len(removed),
-    )
-    if not removed:
-        return result
-    refuse_unplain(source.candidate for source in packing.sources)
-    with statement_files(state) as statement_id:
-        changes = _changes(scan, files, packing, statement_id, target)
+@dataclass(frozen=True, slots=True)
+class _CompactPlan:
+    state: TableState
+    target_file_bytes: int
+    files: SnapshotFiles
+    scan: Scan
+    packing: Packing
 
-        def describe(gone: RemovedFiles) -> DmlResult:
-            written = added_bytes(changes)
-            return replace(
-                result,
-                rows_copied=sum(file.record_count for file in changes.added_data),
-                data_files_added=len(changes.added_data),
-                data_files_removed=len(gone.data),
-                delete_files_removed=len(gone.deletes),
-                bytes_written=written,
-                bytes_encoded=written,
-            )
 
-        return publish_changes(context, state, changes, _guard(state), Options(), describe)
+@dataclass(frozen=True, slots=True)
+class CompactCommand(Command[_CompactPlan]):
+    """Compaction of a table's main branch."""
+
+    context: Context
+    where: Condition | None
+    target_file_bytes: int | None
+
+    @property
+    def options(self) -> Options:
+        """Compaction has no options of its own."""
+        return Options()
+
+    def plan(self, state: TableState, _resources: ExitStack) -> _CompactPlan:
+        """Choose the files and which of them become one."""
+        target = state.settings.target_file_bytes
+        if self.target_file_bytes is not None:
+            target = _checked(self.target_file_bytes)
+        files = read_snapshot_files(state.io, state.snapshot)
+        scan = _chosen(self.context, state, files, self.where)
+        spec = state.metadata.spec()
+        packing = pack_files(
+            scan.candidates,
+            scan.live_rows,
+            spec.spec_id,
+            target,
+            partitioned=not spec.is_unpartitioned(),
+        )
+        return _CompactPlan(state, target, files, scan, packing)
+
+    def work(self, plan: _CompactPlan, statement_id: str) -> Outcome:
+        """Write the packed files."""
+        packed = len(plan.packing.sources)
+        report = DmlResult(
+            operation=OPERATION,
+            files_scanned=packed,
+            files_skipped=len(plan.files.data) - packed,
+        )
+        check = _conflict_check(plan.state)
+        if not packed:
+            return Outcome(report, FileChanges(), check)
+        changes = _changes(plan, statement_id)
+        counts = RowCounts(
+            rows_copied=sum(file.record_count for file in changes.added_data),
+            bytes_encoded=sum(file.file_size_in_bytes for file in changes.added_data),
+        )
+        return Outcome(report.counting(counts), changes, check)
 
 
 def _checked(target: int) -> int:
@@ -114,15 +126,13 @@ def _chosen(
     return scan.restrict_to([c for c in scan.candidates if spark_uri(c.path) in found])
 
 
-def _changes(
-    scan: Scan, files: SnapshotFiles, packing: Packing, statement_id: str, target: int
-) -> FileChanges:
-    state = scan.state
-    written = write_packed(scan, packing, statement_id, target)
-    removed = tuple(source.candidate.live for source in packing.sources)
+def _changes(plan: _CompactPlan, statement_id: str) -> FileChanges:
+    state = plan.state
+    written = write_packed(plan.scan, plan.packing, statement_id, plan.target_file_bytes)
+    removed = tuple(source.candidate.live for source in plan.packing.sources)
     everywhere = unpartitioned_specs(state.metadata)
-    dangling = dangling_deletes(files, removed, scan.delete_contents, everywhere)
-    # As old as what was read: deletes that others publish meanwhile still apply to the new files.
+    dangling = dangling_deletes(plan.files, removed, plan.scan.delete_contents, everywhere)
+    # As old as what was read: deletes that others publish later still apply to the new files.
     snapshot = state.snapshot
     return FileChanges(
         added_data=written.files,
@@ -132,7 +142,7 @@ def _changes(
     )
 
 
-def _guard(state: TableState) -> ConflictCheck:
-    """Rows that come meanwhile do not matter, deletes of the rows rewritten do."""
+def _conflict_check(state: TableState) -> ConflictCheck:
+    """Rows that others add do not matter, deletes of the rewritten rows do."""
     everything = FileMatcher(UNKNOWN, state.schema, state.metadata.specs())
     return ConflictCheck(Isolation.SNAPSHOT, everything, columns=frozenset(state.schema.field_ids))

@@ -18,12 +18,12 @@ from icefloe.commit.catalog import (
     load_table,
     race_lost,
     refuse_partial_history,
+    stage,
     swap,
     with_retries,
 )
-from icefloe.commit.snapshot import RemovedFiles, SnapshotDraft
+from icefloe.commit.snapshot import ManifestChanges, RemovedFiles, SnapshotDraft
 from icefloe.errors import StorageError
-from icefloe.file_changes import FileChanges
 from icefloe.metadata.manifests import existing_entry, list_manifests, read_entries
 from icefloe.metadata.table_state import TableState, state_of
 from icefloe.results import RewriteManifestsResult
@@ -169,13 +169,13 @@ def _attempt(
         result = _result(clustered, number)
         if not clustered.added:
             return result
-        summary = draft.summary_of(FileChanges(), RemovedFiles(), _facts(clustered))
+        summary = draft.summary_of(ManifestChanges(), RemovedFiles(), _facts(clustered))
         snapshot = draft.finish(list(clustered.manifests), Operation.REPLACE, summary)
     except BaseException:
         remove_files(head.io, draft.written)
         raise
     try:
-        swap(catalog, table, head, snapshot)
+        swap(catalog, stage(table, head, snapshot))
     except (LostRaceError, StorageError):
         remove_files(head.io, draft.written)
         raise

@@ -50,6 +50,7 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 
 from icefloe.errors import StorageError
 from icefloe.metadata.files import LiveFile, SnapshotFiles
+from icefloe.schema.partition_values import partition_path
 from icefloe.storage.files import naming_unreadable_file, naming_unwritable_file
 
 # -------------------------------------------------------------------------------------------------
@@ -326,6 +327,14 @@ def schema_for_spec(metadata: TableMetadata, spec: PartitionSpec) -> Schema:
         if all(field.source_id in known for field in spec.fields):
             return schema
     return metadata.schema()
+
+
+def partition_folder(metadata: TableMetadata, file: LiveFile) -> str:
+    """The folder of a file's partition below the data folder; empty when it has none."""
+    spec = metadata.specs()[file.spec_id]
+    if spec.is_unpartitioned():
+        return ""
+    return partition_path(file.file.partition, spec, schema_for_spec(metadata, spec))
 
 
 def _with_status(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import ResolveError
+from pyiceberg.exceptions import CommitFailedException, ResolveError
 from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema, promote
 from pyiceberg.table import Table as IcebergTable
@@ -17,7 +17,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     AddSchemaUpdate,
+    AssertCurrentSchemaId,
+    AssertLastAssignedFieldId,
     SetCurrentSchemaUpdate,
+    TableRequirement,
     TableUpdate,
     update_table_metadata,
 )
@@ -155,37 +158,49 @@ def _folder(metadata: TableMetadata, key: str, default: str) -> str:
 
 
 # -------------------------------------------------------------------------------------------------
-# A change of a table's schema that is published together with a statement's rows.
+# Changes of the metadata that are committed together with a statement's files
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaChange:
-    """A new current schema, and what the table must be like for it to be right."""
+class MetadataUpdates:
+    """Updates that are committed together with a statement's files.
+
+    `requirements` state what the table must still be like, beyond what every commit requires.
+    """
 
     updates: tuple[TableUpdate, ...]
-    schema_id: int  # the current one before
-    last_column_id: int
+    requirements: tuple[TableRequirement, ...] = ()
+    reason: str = "another writer changed the table's metadata since the statement read it"
 
     @classmethod
-    def of(cls, state: TableState, schema: Schema) -> SchemaChange:
+    def new_schema(cls, state: TableState, schema: Schema) -> MetadataUpdates:
         """Make `schema` the table's current one, under an id of its own."""
         metadata = state.metadata
         numbered = Schema(
             *schema.fields,
-            schema_id=max(known.schema_id for known in metadata.schemas) + 1,
+            schema_id=max(earlier.schema_id for earlier in metadata.schemas) + 1,
             identifier_field_ids=list(schema.identifier_field_ids),
         )
-        updates = (AddSchemaUpdate(schema_=numbered), SetCurrentSchemaUpdate(schema_id=-1))
-        return cls(updates, metadata.current_schema_id, metadata.last_column_id)
+        return cls(
+            (AddSchemaUpdate(schema_=numbered), SetCurrentSchemaUpdate(schema_id=-1)),
+            (
+                AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
+                AssertLastAssignedFieldId(last_assigned_field_id=metadata.last_column_id),
+            ),
+            "another writer changed the schema since the statement read it",
+        )
 
-    def fits(self, state: TableState) -> bool:
-        """Whether the table's schema is still the one that was changed."""
-        metadata = state.metadata
-        now = (metadata.current_schema_id, metadata.last_column_id)
-        return now == (self.schema_id, self.last_column_id)
+    def fit(self, state: TableState) -> bool:
+        """Whether the table is still what the updates were made for."""
+        try:
+            for requirement in self.requirements:
+                requirement.validate(state.metadata)
+        except CommitFailedException:
+            return False
+        return True
 
     def applied(self, state: TableState) -> TableState:
-        """The state with the new schema; nothing is published."""
+        """The state with the updates; nothing is published."""
         metadata = update_table_metadata(state.metadata, self.updates)
         return replace(state, metadata=metadata, schema=metadata.schema())
 

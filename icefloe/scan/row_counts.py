@@ -1,4 +1,4 @@
-"""Whether files have as many rows as the table's metadata says, looked at while Spark reads them.
+"""Row counts of files: live rows, and whether files have the rows that the metadata says.
 
 Readers take a footer's word for it. Of a file whose footer lost rows, a rewriting would lose them
 for good, and a MERGE would insert them a second time; of a file with deletes, gone rows come back.
@@ -13,15 +13,43 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
+from pyspark.sql import SparkSession
 
-from icefloe.metadata.files import LiveFile
+from icefloe.metadata.files import DeleteIndex, LiveFile, unpartitioned_specs
+from icefloe.metadata.table_state import TableState
 from icefloe.parquet.footer import check_rows, group_rows, open_parquet
 from icefloe.pruning.candidates import Candidate
 from icefloe.scan.scan import Scan
+from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.session import reading_by_id
 from icefloe.storage.files import locate, naming_unreadable_file
 
 _THREADS = 16
+
+
+def count_live_rows(scan: Scan) -> int:
+    """How many rows the files of a scan still have; Spark counts only below equality deletes."""
+    by_metadata = [c for c in scan.candidates if not c.equality_deletes]
+    by_spark = [c for c in scan.candidates if c.equality_deletes]
+    rows = sum(scan.live_rows(c) for c in by_metadata)
+    if not by_spark:
+        return rows
+    with translate_spark_errors(), reading_by_id(scan.spark):
+        return rows + scan.restrict_to(by_spark).rows().count()
+
+
+def count_rows_of_files(
+    spark: SparkSession,
+    state: TableState,
+    data: Sequence[LiveFile],
+    deletes: Sequence[LiveFile],
+) -> int:
+    """How many rows some data files have that none of these deletes removes."""
+    index = DeleteIndex.of(tuple(deletes), unpartitioned_specs(state.metadata))
+    candidates = [
+        Candidate(file, index.position_deletes(file), index.equality_deletes(file)) for file in data
+    ]
+    return count_live_rows(Scan.of(spark, state, candidates))
 
 
 @contextmanager

@@ -218,6 +218,11 @@ def session_of(spark: SparkSession | None, lake: object = None) -> SparkSession:
     return chosen
 
 
+def time_zone(session: SparkSession) -> str:
+    """The time zone that the session reads timestamps without one in."""
+    return str(session.conf.get("spark.sql.session.timeZone"))
+
+
 def prepare(session: SparkSession) -> None:
     """Set what the engine needs on a session that statements run in."""
     for key, value in _NEEDED.items():

@@ -11,9 +11,6 @@ from pyspark.sql.types import StructType
 
 from icefloe.commands.context import Context
 from icefloe.commands.input_rows import fit_rows
-from icefloe.commands.replace.overwrite_partitions import overwrite_partitions
-from icefloe.commands.replace.using import explain_using, run_using
-from icefloe.commands.replace.where import explain_replace, run_replace
 from icefloe.commands.run import explain, run
 from icefloe.errors import (
     ColumnNotFoundError,
@@ -60,14 +57,14 @@ def run_insert(insert: Insert, names: Names, context: Context, whole: str) -> Dm
         case InsertKind.INTO:
             return run(_write(WriteKind.APPEND, rows, state, context), context)
         case InsertKind.REPLACE_USING:
-            return run_using(UsingStatement(insert.using, rows), context)
+            return run(UsingStatement(insert.using, rows), context)
         case InsertKind.REPLACE_WHERE:
             return _replace_where(insert, rows, context)
     if insert.partition is not None:
-        return run_replace(_of_partition(insert, rows), context)
+        return run(_of_partition(insert, rows), context)
     if _is_dynamic(context, state):
         statement = _write(WriteKind.OVERWRITE_PARTITIONS, rows, state, context)
-        return overwrite_partitions(statement, context)
+        return run(statement, context)
     return run(_write(WriteKind.OVERWRITE, rows, state, context), context)
 
 
@@ -77,11 +74,11 @@ def explain_insert(insert: Insert, names: Names, context: Context, whole: str) -
     rows = _fitted(insert, run_query(insert.query, names, whole), state)
     match insert.kind:
         case InsertKind.REPLACE_USING:
-            return str(explain_using(UsingStatement(insert.using, rows), context))
+            return str(explain(UsingStatement(insert.using, rows), context))
         case InsertKind.REPLACE_WHERE:
             return _explain_replace_where(insert, rows, context)
         case InsertKind.OVERWRITE if insert.partition is not None:
-            return str(explain_replace(_of_partition(insert, rows), context))
+            return str(explain(_of_partition(insert, rows), context))
     fit_rows(rows, state, context.spark)
     at = f"{state.name} at snapshot {state.snapshot_id}"
     if insert.kind is InsertKind.INTO:
@@ -121,17 +118,17 @@ def _replace_where(insert: Insert, rows: DataFrame, context: Context) -> DmlResu
     """By partitions where the predicate goes by them, else by rows."""
     by_partitions, by_rows = _of_predicate(insert, rows)
     try:
-        return run_replace(by_partitions, context)
+        return run(by_partitions, context)
     except ReplaceWhereError:
-        return run_replace(by_rows, context)
+        return run(by_rows, context)
 
 
 def _explain_replace_where(insert: Insert, rows: DataFrame, context: Context) -> str:
     by_partitions, by_rows = _of_predicate(insert, rows)
     try:
-        return str(explain_replace(by_partitions, context))
+        return str(explain(by_partitions, context))
     except ReplaceWhereError:
-        return str(explain_replace(by_rows, context))
+        return str(explain(by_rows, context))
 
 
 def _of_predicate(insert: Insert, rows: DataFrame) -> tuple[ReplaceStatement, ReplaceStatement]:

@@ -19,9 +19,9 @@ from pyspark.sql import functions as F
 
 from icefloe.deletes.row_positions import RowActions, acted_rows
 from icefloe.metadata.files import LiveFile, leaves
-from icefloe.metadata.manifests import schema_for_spec
+from icefloe.metadata.manifests import partition_folder
 from icefloe.metadata.table_state import TableState
-from icefloe.schema.partition_values import partition_columns, partition_path, to_record
+from icefloe.schema.partition_values import partition_columns, to_record
 from icefloe.spark import columns
 from icefloe.spark.columns import quote
 from icefloe.spark.errors import translate_spark_errors
@@ -222,14 +222,6 @@ def sort_columns(state: TableState, only: Column | None = None) -> list[Column]:
 # Folders of files that belong to the partition of another file.
 
 
-def partition_folder(state: TableState, file: LiveFile) -> str:
-    """The folder of a file's partition below the data folder; empty when it has none."""
-    spec = state.metadata.specs()[file.spec_id]
-    if spec.is_unpartitioned():
-        return ""
-    return partition_path(file.file.partition, spec, schema_for_spec(state.metadata, spec))
-
-
 def rewritten_folder(state: TableState, file: LiveFile) -> str:
     """Where a file goes that replaces another: beside it, if that is below the data folder.
 
@@ -242,7 +234,7 @@ def rewritten_folder(state: TableState, file: LiveFile) -> str:
     prefix = f"{state.data_location}/"
     if beside.startswith(prefix) and _is_plain(beside.removeprefix(prefix)):
         return beside
-    return f"{state.data_location}/{partition_folder(state, file)}".rstrip("/")
+    return f"{state.data_location}/{partition_folder(state.metadata, file)}".rstrip("/")
 
 
 def _is_plain(relative: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyiceberg.manifest import DataFile
@@ -20,6 +20,7 @@ from icefloe.deletes.row_positions import as_array, as_bitmap
 from icefloe.errors import IcefloeError, StorageError
 from icefloe.metadata.files import LiveFile, leaves
 from icefloe.pruning.candidates import Candidate
+from icefloe.results import RowCounts
 from icefloe.scan.file_keys import by_file
 from icefloe.scan.scan import Scan
 from icefloe.schema.partition_spec import source_path
@@ -58,21 +59,11 @@ class RewriteResult:
 
     files: tuple[DataFile, ...] = ()
     replaced: tuple[LiveFile, ...] = ()
-    rows_updated: int = 0
-    rows_deleted: int = 0
-    rows_copied: int = 0
-    bytes_copied: int = 0
-    row_groups_copied: int = 0
+    counts: RowCounts = field(default_factory=RowCounts)
 
     def __add__(self, other: RewriteResult) -> RewriteResult:
         return RewriteResult(
-            self.files + other.files,
-            self.replaced + other.replaced,
-            self.rows_updated + other.rows_updated,
-            self.rows_deleted + other.rows_deleted,
-            self.rows_copied + other.rows_copied,
-            self.bytes_copied + other.bytes_copied,
-            self.row_groups_copied + other.row_groups_copied,
+            self.files + other.files, self.replaced + other.replaced, self.counts + other.counts
         )
 
 
@@ -191,9 +182,11 @@ class Rewriter:
         return RewriteResult(
             written.files,
             tuple(c.live for c in touched),
-            rows_updated=changed if self.assigned else 0,
-            rows_deleted=0 if self.assigned else changed,
-            rows_copied=written.rows - (changed if self.assigned else 0),
+            RowCounts(
+                rows_updated=changed if self.assigned else 0,
+                rows_deleted=0 if self.assigned else changed,
+                rows_copied=written.rows - (changed if self.assigned else 0),
+            ),
         )
 
     def _kept_or_new(self, name: str) -> Column:
@@ -237,11 +230,13 @@ class Rewriter:
         return RewriteResult(
             files,
             (candidate.live,),
-            result["updated"],
-            result["deleted"],
-            result["copied"],
-            sum(written.get("bytes_copied", 0) for written in result["files"]),
-            sum(written.get("row_groups_copied", 0) for written in result["files"]),
+            RowCounts(
+                rows_updated=result["updated"],
+                rows_deleted=result["deleted"],
+                rows_copied=result["copied"],
+                bytes_copied=sum(w.get("bytes_copied", 0) for w in result["files"]),
+                row_groups_copied=sum(w.get("row_groups_copied", 0) for w in result["files"]),
+            ),
         )
 
     def _order_kept(self, candidate: Candidate) -> int | None:

@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql import functions as F
 
 import icefloe
-from icefloe.commands import context
 from icefloe.errors import (
     CardinalityError,
     ColumnNotFoundError,
@@ -333,19 +332,18 @@ def test_a_session_that_was_reset(table_of, lake, mode):
     assert table.scan(["id", "title", "v"], where="id = 3").collect() == [(3, "name-3", 2.5)]
 
 
-def test_a_merge_whose_matched_row_was_deleted(table_of, lake, monkeypatch):
+def test_a_merge_whose_matched_row_was_deleted(table_of, lake):
     """Whether it was matched is looked at by a job of its own."""
     table = table_of(SCHEMA, ROWS)
-    publish, deletes = context.publish, ["id = 3", "id = 4"]
+    deletes = ["id = 3", "id = 4"]
 
-    def delete_first(commit):
+    def delete_first():
         if deletes:
             condition = deletes.pop()
             table.delete().where(condition).execute()
-        return publish(commit)
 
     source = [{"id": 4, "name": "x", "v": 0.0}, {"id": 99, "name": "new", "v": 1.0}]
     merge = table.merge(source, on=["id"]).when_not_matched().insert_all()
-    monkeypatch.setattr(context, "publish", delete_first)
+    lake.before_publish = delete_first
     with pytest.raises(ConflictError, match="source matched"):
         merge.execute()

@@ -266,9 +266,10 @@ def test_ten_thousand_files_plan_and_open(lake, spark, tmp_path):
         Commit(
             lake.catalog,
             state,
+            "hand-made",
             FileChanges(added_data=tuple(files)),
             ConflictCheck(Isolation.SNAPSHOT, None),
-            lambda _gone: DmlResult("append"),
+            lambda _removed, _deletes: DmlResult("append"),
             {},
         )
     )

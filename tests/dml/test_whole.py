@@ -260,9 +260,10 @@ def add_data_file(table, location, file_format):
         Commit(
             table._lake.catalog,
             table._state(),
+            "hand-made",
             FileChanges(added_data=(file,)),
             ConflictCheck(Isolation.SNAPSHOT, None),
-            lambda _gone: DmlResult("append"),
+            lambda _removed, _deletes: DmlResult("append"),
             {},
         )
     )

@@ -164,17 +164,9 @@ def test_old_snapshots_keep_their_schema(table_of, mode):
     assert rows(table, snapshot_id=first) == [(1, "us", 1)]
 
 
-def test_a_schema_changed_meanwhile_is_a_conflict(table_of, mode, monkeypatch):
-    from icefloe.commands.merge import command  # noqa: PLC0415
-
+def test_a_schema_changed_concurrently_is_a_conflict(table_of, lake, mode):
     table = table_of(SCHEMA, ROWS[:2], mode=mode)
-    publish = command.publish_changes
-
-    def late(*given, **named):
-        table.add_column("theirs", "INT")
-        return publish(*given, **named)
-
-    monkeypatch.setattr(command, "publish_changes", late)
+    lake.before_publish = lambda: table.add_column("theirs", "INT")
     with pytest.raises(ConflictError, match="schema"):
         upsert(table, [{"id": 1, "region": "us", "n": 5, "extra": 1}]).execute()
 

@@ -7,7 +7,6 @@ import random
 import pytest
 from pyspark.sql import functions as F
 
-from icefloe.commands.merge import command
 from icefloe.commands.merge.source import persisted, pinned_source
 from icefloe.errors import ConflictError, StatementError
 from support.tables import rows
@@ -86,17 +85,11 @@ def test_values_are_computed_only_for_rows_of_their_clause(table_of, mode):
     assert rows(narrow) == [(2, 7)]
 
 
-def test_a_schema_set_back_meanwhile_is_a_conflict(table_of, monkeypatch):
+def test_a_schema_set_back_concurrently_is_a_conflict(table_of, lake):
     """PyIceberg gives an old schema its old id again, so that ids alone tell nothing."""
     table = table_of("id INT, n INT", [{"id": 1, "n": 1}])
     table.rename_column("n", "m")
-    publish = command.publish_changes
-
-    def late(*given, **named):
-        table.rename_column("m", "n")
-        return publish(*given, **named)
-
-    monkeypatch.setattr(command, "publish_changes", late)
+    lake.before_publish = lambda: table.rename_column("m", "n")
     with pytest.raises(ConflictError, match="schema"):
         table.upsert([{"id": 1, "m": 5, "e": 1}], on=["id"]).with_schema_evolution().execute()
 

@@ -18,8 +18,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSn
 from pyiceberg.typedef import Record
 
 from icefloe import Lake, Table
-from icefloe.commit.snapshot import SnapshotDraft, operation_of
-from icefloe.file_changes import FileChanges
+from icefloe.commit.snapshot import ManifestChanges, SnapshotDraft, operation_of
 from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID
 from icefloe.metadata.table_state import state_of
 
@@ -30,7 +29,7 @@ def publish(
     """Commit files as one snapshot."""
     iceberg = table.iceberg
     head = state_of(iceberg, table.name)
-    changes = FileChanges(added_data=tuple(data), added_deletes=tuple(deletes))
+    changes = ManifestChanges(added_data=tuple(data), added_deletes=tuple(deletes))
     draft = SnapshotDraft(head, iceberg.metadata.new_snapshot_id())
     manifests, gone = draft.manifests_after(changes)
     snapshot = draft.finish(

@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 
 import icefloe
 from icefloe import Lake
-from icefloe.commands import context
 
 Meanwhile = Callable[[Callable[[], object]], None]
 
@@ -24,18 +23,15 @@ def other(spark: SparkSession, tmp_path: Path, lake: Lake) -> Iterator[Lake]:
 
 
 @pytest.fixture
-def before_commit(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
+def before_commit(lake: Lake) -> Meanwhile:
     """Runs something once a statement's data is written and before it looks at the table again."""
 
     def let_in(action: Callable[[], object]) -> None:
-        pending, publish = [action], context.publish
+        def act_once() -> None:
+            lake.before_publish = lambda: None
+            action()
 
-        def publish_after(commit: Any) -> Any:
-            if pending:
-                pending.pop()()
-            return publish(commit)
-
-        monkeypatch.setattr(context, "publish", publish_after)
+        lake.before_publish = act_once
 
     return let_in
 

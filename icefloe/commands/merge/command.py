@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame
-
-from icefloe.commands.context import Context, publish_changes, row_result, statement_files
+from icefloe.commands.context import Context, ExplainableCommand, Outcome, row_report
 from icefloe.commands.merge.bind import BoundMerge, bind_merge
 from icefloe.commands.merge.files import MergeFiles, choose_merge_files
-from icefloe.commands.merge.join import Join, choose_join, plan_merge
+from icefloe.commands.merge.join import choose_join, plan_merge
 from icefloe.commands.merge.label import MergeJoin
 from icefloe.commands.merge.rows import MergeRows
 from icefloe.commands.merge.source import pinned_source
 from icefloe.commands.plan import Plan, with_footers
 from icefloe.commit.conflicts import ConflictCheck, MatchedRows
-from icefloe.commit.publish import already_done
-from icefloe.metadata.table_state import SchemaChange, TableState
+from icefloe.metadata.table_state import MetadataUpdates, TableState
 from icefloe.pruning.comparisons import UNKNOWN
 from icefloe.pruning.file_matcher import FileMatcher
 from icefloe.results import DmlResult
@@ -24,109 +22,98 @@ from icefloe.scan.scan import Scan
 from icefloe.schema.widen import merged_schema
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.session import prepare
-from icefloe.statements import MergeStatement, Then, When
+from icefloe.statements import MergeStatement, Options, Then, When
 
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
+class _MergePlan:
     state: TableState  # with the schema as it will be
-    schema_change: SchemaChange | None
+    metadata_updates: MetadataUpdates | None
     bound: BoundMerge
     files: MergeFiles
-    join: Join
+    joined: MergeJoin
     plan: Plan
 
 
-def explain_merge(statement: MergeStatement, context: Context) -> Plan:
-    """What a MERGE would do; its source is measured, the table's rows are not read."""
-    with pinned_source(statement.source) as source:
-        planned = _plan(statement, source, context, context.read_state(statement.options.branch))
-    bound, candidates = planned.bound, planned.files.plan.candidates
-    if not (bound.numbers(Then.UPDATE) or bound.numbers(Then.DELETE)):
-        return planned.plan
-    return with_footers(planned.plan, planned.state, candidates, bound.updated_columns)
+@dataclass(frozen=True, slots=True)
+class MergeCommand(ExplainableCommand[_MergePlan]):
+    """MERGE."""
+
+    statement: MergeStatement
+    context: Context
+
+    @property
+    def options(self) -> Options:
+        """How the statement runs."""
+        return self.statement.options
+
+    def plan(self, state: TableState, resources: ExitStack) -> _MergePlan:
+        """Pin the source, bind every clause, choose files by the source's keys, choose the join."""
+        statement, context = self.statement, self.context
+        prepare(statement.source.sparkSession)  # a streaming batch comes with a session of its own
+        source = resources.enter_context(pinned_source(statement.source))
+        updates = _evolution(statement, state) if statement.evolves_schema else None
+        before = {field.name for field in state.schema.fields}
+        state = updates.applied(state) if updates else state
+        added = [field.name for field in state.schema.fields if field.name not in before]
+        bound = bind_merge(statement, source, state, context.spark, context.resolve, added)
+        files = choose_merge_files(bound, source, state, statement.options)
+        unpartitioned = state.metadata.spec().is_unpartitioned()
+        join = choose_join(statement, files, context.spark, unpartitioned=unpartitioned)
+        joined = MergeJoin(
+            Scan.of(context.spark, state, files.plan.candidates),
+            source,
+            bound,
+            join,
+            statement.options.duplicates,
+            files.keys,
+        )
+        plan = plan_merge(statement, bound, state, files, join)
+        return _MergePlan(state, updates, bound, files, joined, plan)
+
+    def explain(self, plan: _MergePlan) -> Plan:
+        """The plan, with what the footers of files to rewrite say."""
+        bound, candidates = plan.bound, plan.files.plan.candidates
+        if not (bound.numbers(Then.UPDATE) or bound.numbers(Then.DELETE)):
+            return plan.plan
+        return with_footers(plan.plan, plan.state, candidates, bound.updated_columns)
+
+    def work(self, plan: _MergePlan, statement_id: str) -> Outcome:
+        """Join, give each row one action, write what the actions ask for."""
+        work = MergeRows(plan.joined, plan.files.plan, plan.plan.mode, statement_id)
+        merged = work.run()
+        changes = replace(merged.changes, metadata_updates=plan.metadata_updates)
+        report = row_report(plan.plan, changes, merged.counts)
+        report = replace(report, clauses=merged.clauses)
+        return Outcome(
+            report,
+            changes,
+            _conflict_check(plan, self.statement),
+            _spark_summary(plan.bound, report),
+        )
 
 
-def run_merge(statement: MergeStatement, context: Context) -> DmlResult:
-    """Run one MERGE and publish it as at most one snapshot."""
-    state = context.read_state(statement.options.branch)
-    if done := already_done(state, statement.options.idempotency_key):
-        return done
-    prepare(statement.source.sparkSession)  # a streaming batch comes with a session of its own
-    with pinned_source(statement.source) as source:
-        planned = _plan(statement, source, context, state)
-        state = planned.state
-        with statement_files(state) as statement_id:
-            work = _work(statement, source, context, planned, statement_id)
-            outcome = work.run()
-            result = row_result(planned.plan, outcome.rows)
-            result = replace(result, clauses=outcome.clauses)
-            return publish_changes(
-                context,
-                state,
-                outcome.rows.changes,
-                _guard(planned, statement, work.labeller),
-                statement.options,
-                lambda _gone: result,
-                _spark_summary(planned.bound, result),
-                planned.schema_change,
-            )
-
-
-def _plan(
-    statement: MergeStatement, source: DataFrame, context: Context, state: TableState
-) -> _Planned:
-    change = _evolution(statement, state) if statement.evolves_schema else None
-    before = {field.name for field in state.schema.fields}
-    state = change.applied(state) if change else state
-    added = [field.name for field in state.schema.fields if field.name not in before]
-    bound = bind_merge(statement, source, state, context.spark, context.resolve, added)
-    files = choose_merge_files(bound, source, state, statement.options)
-    unpartitioned = state.metadata.spec().is_unpartitioned()
-    join = choose_join(statement, files, context.spark, unpartitioned=unpartitioned)
-    plan = plan_merge(statement, bound, state, files, join)
-    return _Planned(state, change, bound, files, join, plan)
-
-
-def _evolution(statement: MergeStatement, state: TableState) -> SchemaChange | None:
+def _evolution(statement: MergeStatement, state: TableState) -> MetadataUpdates | None:
     """The change of the schema that the source's columns ask for."""
     with translate_spark_errors():
         source = statement.source.schema
-    known = {field.name.lower() for field in state.schema.fields}
-    wanted: set[str] = set()
+    existing = {field.name.lower() for field in state.schema.fields}
+    columns: set[str] = set()
     for clause in statement.clauses:
         if clause.assignments is None:  # `*`: adds and widens
-            wanted |= {name.lower() for name in source.names}
+            columns |= {name.lower() for name in source.names}
         else:
-            wanted |= {name.lower() for name, _ in clause.assignments} - known
-    merged = merged_schema(state.schema, source, wanted, state.metadata.last_column_id)
-    return SchemaChange.of(state, merged) if merged is not None else None
-
-
-def _work(
-    statement: MergeStatement,
-    source: DataFrame,
-    context: Context,
-    planned: _Planned,
-    statement_id: str,
-) -> MergeRows:
-    labeller = MergeJoin(
-        Scan.of(context.spark, planned.state, planned.files.plan.candidates),
-        source,
-        planned.bound,
-        planned.join,
-        statement.options.duplicates,
-        planned.files.keys,
-    )
-    return MergeRows(labeller, planned.files.plan, planned.plan.mode, statement_id)
+            columns |= {name.lower() for name, _ in clause.assignments} - existing
+    merged = merged_schema(state.schema, source, columns, state.metadata.last_column_id)
+    return MetadataUpdates.new_schema(state, merged) if merged is not None else None
 
 
 def _spark_summary(bound: BoundMerge, result: DmlResult) -> dict[str, str]:
     """The counts under the keys that Iceberg's Spark runtime writes."""
 
     def rows(when: When, then: Then) -> int:
-        chosen = zip(bound.clauses, result.clauses, strict=True)
-        return sum(n for clause, n in chosen if (clause.when, clause.then) == (when, then))
+        clauses = zip(bound.clauses, result.clauses, strict=True)
+        return sum(n for clause, n in clauses if (clause.when, clause.then) == (when, then))
 
     counts = {
         "copied": result.rows_copied,
@@ -141,17 +128,17 @@ def _spark_summary(bound: BoundMerge, result: DmlResult) -> dict[str, str]:
     return {f"spark.merge-into.num-target-rows-{k}": str(v) for k, v in counts.items()}
 
 
-def _guard(planned: _Planned, statement: MergeStatement, labeller: MergeJoin) -> ConflictCheck:
+def _conflict_check(plan: _MergePlan, statement: MergeStatement) -> ConflictCheck:
     """Rows added since matter when a source row may match them, or a subquery may read them.
 
     Where rows are inserted, so do the rows that kept source rows from being inserted.
     """
-    matcher = planned.files.matcher
-    reads_other_rows = planned.bound.has_subquery or statement.source_reads_target
+    matcher = plan.files.matcher
+    reads_other_rows = plan.bound.has_subquery or statement.source_reads_target
     if reads_other_rows:
-        matcher = FileMatcher(UNKNOWN, planned.state.schema, planned.state.metadata.specs())
+        matcher = FileMatcher(UNKNOWN, plan.state.schema, plan.state.metadata.specs())
     matched = None
     if statement.has(When.NOT_MATCHED):
-        files = {c.path: c.live for c in planned.files.plan.candidates}
-        matched = MatchedRows(files, labeller.matches_any_at)
-    return ConflictCheck(planned.plan.isolation, matcher, reads_other_rows, matched=matched)
+        files = {c.path: c.live for c in plan.files.plan.candidates}
+        matched = MatchedRows(files, plan.joined.matches_any_at)
+    return ConflictCheck(plan.plan.isolation, matcher, reads_other_rows, matched=matched)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pyroaring import BitMap64
@@ -21,14 +21,15 @@ from icefloe.commands.merge.label import MergeJoin
 from icefloe.commands.merge.source import persisted
 from icefloe.commands.row_changes import (
     PositionsByFile,
-    RowChangeOutcome,
     by_location,
     count,
     file_changes,
 )
 from icefloe.deletes.row_positions import RowActions
 from icefloe.errors import CardinalityError
+from icefloe.file_changes import FileChanges
 from icefloe.pruning.candidates import Candidate, FilePlan
+from icefloe.results import RowCounts
 from icefloe.scan.row_counts import verify_row_counts
 from icefloe.scan.scan import Scan
 from icefloe.settings import UpdateMode
@@ -49,10 +50,11 @@ _MANY_FILES = 1000  # each task is told of every file
 
 
 @dataclass(frozen=True, slots=True)
-class MergeOutcome:
+class MergedRows:
     """What was written, what became of the rows, and how many rows each clause was for."""
 
-    rows: RowChangeOutcome
+    changes: FileChanges
+    counts: RowCounts
     clauses: tuple[int, ...]
 
 
@@ -65,13 +67,13 @@ class MergeRows:
     mode: UpdateMode
     statement_id: str
 
-    def run(self) -> MergeOutcome:
+    def run(self) -> MergedRows:
         """Do it; nothing is published yet."""
         read = () if self.labeller.join.shape is JoinShape.NONE else self._scan.candidates
         with verify_row_counts(self._scan, read):
             return self._run()
 
-    def _run(self) -> MergeOutcome:
+    def _run(self) -> MergedRows:
         inserts_only = self.labeller.join.shape in (JoinShape.NONE, JoinShape.SOURCE_ANTI)
         if inserts_only or self.mode is UpdateMode.MERGE_ON_READ:
             return self._merge_on_read()
@@ -81,7 +83,7 @@ class MergeRows:
         with persisted(self.labeller.rows(self._names)) as labelled:
             return self._survey_and_rewrite(labelled)
 
-    def _merge_on_read(self) -> MergeOutcome:
+    def _merge_on_read(self) -> MergedRows:
         """Write new rows and mark old ones deleted, in one Spark job."""
         rows = self.labeller.rows(self._names)
         with self._planned_once(rows.sparkSession):
@@ -119,7 +121,7 @@ class MergeRows:
             and not self._scan.may_be_declined
         )
 
-    def _copy_on_write(self) -> MergeOutcome | None:
+    def _copy_on_write(self) -> MergedRows | None:
         """Find rows, rewrite their files and write new rows in one Spark job.
 
         None where tasks declined a file. What they wrote is removed again: labels may come out
@@ -165,7 +167,7 @@ class MergeRows:
         ):
             yield
 
-    def _survey_and_rewrite(self, labelled: DataFrame) -> MergeOutcome:
+    def _survey_and_rewrite(self, labelled: DataFrame) -> MergedRows:
         """Find the rows first, then rewrite files: in tasks, or with the new rows through Spark."""
         acted = find_rows(labelled, self._columns)
         self._refuse_double_matches(acted)
@@ -181,7 +183,9 @@ class MergeRows:
         updated_elsewhere = self._located(acted, self._updates, but=done)
         copied = written.rows - self._count(acted, self._inserts) - count(updated_elsewhere)
         _check_copied(self._scan, through, hits, copied)
-        rewritten += RewriteResult(replaced=tuple(c.live for c in through), rows_copied=copied)
+        rewritten += RewriteResult(
+            replaced=tuple(c.live for c in through), counts=RowCounts(rows_copied=copied)
+        )
         marked = {path: rows for path, rows in hits.items() if path not in rewritten_paths}
         return self._outcome(acted, rewritten, marked, written)
 
@@ -257,29 +261,24 @@ class MergeRows:
         rewritten: RewriteResult,
         marked: PositionsByFile,
         written: WrittenRows,
-    ) -> MergeOutcome:
+    ) -> MergedRows:
         replaced = self._located(acted, self._updates)
         changes = file_changes(
             self._scan,
             self.files,
-            self.statement_id,
             rewritten,
             marked,
             {path: rows for path, rows in replaced.items() if path in marked},
             written.files,
         )
-        rows = RowChangeOutcome(
-            changes,
-            self.mode,
+        counts = replace(
+            rewritten.counts,
             rows_inserted=self._count(acted, self._inserts),
             rows_updated=self._count(acted, self._updates),
             rows_deleted=self._count(acted, self._deletes),
-            rows_copied=rewritten.rows_copied,
-            bytes_copied=rewritten.bytes_copied,
-            row_groups_copied=rewritten.row_groups_copied,
         )
         clauses = range(len(self.labeller.bound.clauses))
-        return MergeOutcome(rows, tuple(acted.count(number) for number in clauses))
+        return MergedRows(changes, counts, tuple(acted.count(number) for number in clauses))
 
     def _refuse_double_matches(self, acted: RowActions) -> None:
         """A row that several source rows match must not be changed by any of them."""
@@ -359,7 +358,7 @@ class MergeRows:
 
 def _check_rewritten(rewritten: RewriteResult, hits: PositionsByFile) -> None:
     """Every changed row of the files that tasks rewrote must have been changed by them."""
-    changed = rewritten.rows_updated + rewritten.rows_deleted
+    changed = rewritten.counts.rows_updated + rewritten.counts.rows_deleted
     if changed != count(hits):
         raise row_count_mismatch(changed, count(hits))
 

@@ -1,13 +1,15 @@
-"""Overwrite the partitions that new rows lie in, on tables with files of several specs.
+"""Overwrite the partitions that new rows are in.
 
-Files of the current spec go by their tuple. A file of an older spec may hold rows of such a
-partition besides others: it goes whole where its tuple or bounds say so, else its rows are looked
-at and just those of the partition are deleted.
+Files of the current spec are removed by their partition tuple. A file of an older spec may hold
+rows of other partitions too: it is removed as a whole where its tuple or bounds prove that all its
+rows are replaced, and otherwise only the rows of the replaced partitions are deleted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -17,33 +19,90 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from icefloe.commands.context import Context, statement_files, with_statement_retries
+from icefloe.commands.context import Command, Context, Outcome
 from icefloe.commands.replace.written_rows import (
     PartitionSet,
     PartitionSetMatcher,
-    Removal,
+    ReplacedRows,
     lowered_partitions,
     replace_rows,
     without_other_partitions,
 )
-from icefloe.commands.run import run
-from icefloe.commit.publish import already_done
+from icefloe.commands.write import NO_ROWS_READ
+from icefloe.file_changes import FileChanges, RemovePartitions
+from icefloe.metadata.files import partition_key_of
 from icefloe.metadata.manifests import list_manifests
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import plan_files
 from icefloe.results import DmlResult
+from icefloe.scan.row_counts import count_rows_of_files
 from icefloe.schema.partition_values import partition_columns
 from icefloe.spark import columns
 from icefloe.spark.frames import frame_of
-from icefloe.statements import WriteKind, WriteStatement
-from icefloe.write.data_files import write_data
+from icefloe.spark.session import time_zone
+from icefloe.statements import Options, WriteKind, WriteStatement
+from icefloe.write.data_files import WrittenRows, write_data
+
+OPERATION = WriteKind.OVERWRITE_PARTITIONS.value
 
 
-def overwrite_partitions(statement: WriteStatement, context: Context) -> DmlResult:
-    """Replace exactly the partitions, of the current spec, that the new rows lie in."""
-    if not _has_older_specs(context.read_state(statement.options.branch)):
-        return run(statement, context)
-    return with_statement_retries(context, statement.options, lambda: _run(statement, context))
+@dataclass(frozen=True, slots=True)
+class _OverwritePlan:
+    state: TableState
+    has_older_specs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OverwritePartitionsCommand(Command[_OverwritePlan]):
+    """Replace exactly the partitions, of the current spec, that the new rows are in."""
+
+    statement: WriteStatement
+    context: Context
+
+    @property
+    def options(self) -> Options:
+        """How the statement runs."""
+        return self.statement.options
+
+    def plan(self, state: TableState, _resources: ExitStack) -> _OverwritePlan:
+        """Metadata alone replaces partitions, unless the table has files of older specs."""
+        return _OverwritePlan(state, _has_older_specs(state))
+
+    def work(self, plan: _OverwritePlan, statement_id: str) -> Outcome:
+        """Write the new rows, then remove what is in their partitions."""
+        assert self.statement.rows is not None  # noqa: S101 - overwrite_partitions has rows
+        written = write_data(plan.state, self.statement.rows, statement_id)
+        if plan.has_older_specs and written.files:
+            return self._replace_rows(plan.state, written, statement_id)
+        return self._replace_files(plan.state, written)
+
+    def _replace_files(self, state: TableState, written: WrittenRows) -> Outcome:
+        """Whatever the partitions hold when the commit lands is removed, file by file."""
+        keys = {partition_key_of(file.spec_id, file.partition) for file in written.files}
+        return Outcome(
+            DmlResult(OPERATION, rows_inserted=written.rows),
+            FileChanges(added_data=written.files, removal=RemovePartitions(frozenset(keys))),
+            NO_ROWS_READ,
+            count_removed=lambda removed: count_rows_of_files(
+                self.context.spark, state, removed.data, removed.deletes
+            ),
+        )
+
+    def _replace_rows(self, state: TableState, written: WrittenRows, statement_id: str) -> Outcome:
+        """Rows of older specs are deleted one by one where a file holds others too."""
+        spec = state.metadata.spec()
+        partitions = PartitionSet.of(spec, written.files, range(len(spec.fields)))
+        lowered = lowered_partitions(state, partitions, time_zone(self.context.spark))
+        files = without_other_partitions(plan_files(state, lowered), partitions, covered=True)
+        replaced = ReplacedRows(
+            operation=OPERATION,
+            state=state,
+            files=files,
+            matcher=PartitionSetMatcher(lowered, state.schema, state.metadata.specs(), partitions),
+            choose=_in_partitions(self.context, state, partitions),
+            summary={},
+        )
+        return replace_rows(self.context, replaced, written, self.options, statement_id)
 
 
 def _has_older_specs(state: TableState) -> bool:
@@ -55,31 +114,6 @@ def _has_older_specs(state: TableState) -> bool:
         and (manifest.has_added_files() or manifest.has_existing_files())
         for manifest in manifests
     )
-
-
-def _run(statement: WriteStatement, context: Context) -> DmlResult:
-    state = context.read_state(statement.options.branch)
-    if done := already_done(state, statement.options.idempotency_key):
-        return done
-    with statement_files(state) as statement_id:
-        assert statement.rows is not None  # noqa: S101 - overwrite_partitions has rows
-        written = write_data(state, statement.rows, statement_id)
-        if not written.files:
-            return DmlResult(WriteKind.OVERWRITE_PARTITIONS.value)
-        spec = state.metadata.spec()
-        partitions = PartitionSet.of(spec, written.files, range(len(spec.fields)))
-        zone = str(context.spark.conf.get("spark.sql.session.timeZone"))
-        lowered = lowered_partitions(state, partitions, zone)
-        files = without_other_partitions(plan_files(state, lowered), partitions, covered=True)
-        removal = Removal(
-            operation=WriteKind.OVERWRITE_PARTITIONS.value,
-            state=state,
-            files=files,
-            matcher=PartitionSetMatcher(lowered, state.schema, state.metadata.specs(), partitions),
-            choose=_in_partitions(context, state, partitions),
-            summary={},
-        )
-        return replace_rows(context, removal, written, statement.options, statement_id)
 
 
 def _in_partitions(

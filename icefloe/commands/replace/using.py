@@ -1,8 +1,9 @@
-"""Run a REPLACE USING: new rows take the place of all rows with the same values in some columns."""
+"""REPLACE USING: new rows replace all rows that have the same values in some columns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -22,21 +23,22 @@ from pyiceberg.types import (
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from icefloe.commands.context import Context, statement_files, with_statement_retries
+from icefloe.commands.context import Context, ExplainableCommand, Outcome
 from icefloe.commands.input_rows import fit_rows
 from icefloe.commands.plan import Plan, with_footers
 from icefloe.commands.replace.translate import sql_literal
 from icefloe.commands.replace.written_rows import (
     PartitionSet,
     PartitionSetMatcher,
-    Removal,
+    ReplacedRows,
     lowered_partitions,
     plan_removal,
     replace_rows,
     without_other_partitions,
 )
-from icefloe.commit.publish import already_done
+from icefloe.commands.write import NO_ROWS_READ
 from icefloe.errors import ColumnNotFoundError, StatementError
+from icefloe.file_changes import FileChanges
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate, plan_files
@@ -45,7 +47,8 @@ from icefloe.results import DmlResult
 from icefloe.scan.scan import Scan
 from icefloe.spark import columns
 from icefloe.spark.columns import quoted
-from icefloe.statements import UsingStatement
+from icefloe.spark.session import time_zone
+from icefloe.statements import Options, UsingStatement
 from icefloe.write.data_files import write_data
 
 OPERATION = "replace_using"
@@ -61,48 +64,59 @@ class _Keys:
     are_partitions: bool  # every key column is a partition: a file's rows all match, or none
 
 
-def run_using(statement: UsingStatement, context: Context) -> DmlResult:
-    """Replace the rows that share a key with a new row, as at most one snapshot."""
-    return with_statement_retries(context, statement.options, lambda: _run(statement, context))
+@dataclass(frozen=True, slots=True)
+class _UsingPlan:
+    state: TableState
+    fields: list[NestedField]
+    rows: DataFrame
 
 
-def explain_using(statement: UsingStatement, context: Context) -> Plan:
-    """What is known before the new rows are: every file may hold rows with their keys."""
-    state = context.read_state(statement.options.branch)
-    names = ", ".join(field.name for field in _key_fields(statement, state))
-    fit_rows(statement.rows, state, context.spark)
-    where = f"({names}) occurs in the new rows; files are ruled out once these are written"
-    files = plan_files(state, UNKNOWN)
-    plan = plan_removal(OPERATION, state, files, statement.options, where)
-    return with_footers(plan, state, files.candidates, ())
+@dataclass(frozen=True, slots=True)
+class ReplaceUsingCommand(ExplainableCommand[_UsingPlan]):
+    """REPLACE USING: replace the rows that share a key with a new row."""
 
+    statement: UsingStatement
+    context: Context
 
-def _run(statement: UsingStatement, context: Context) -> DmlResult:
-    state = context.read_state(statement.options.branch)
-    if done := already_done(state, statement.options.idempotency_key):
-        return done
-    fields = _key_fields(statement, state)
-    rows = fit_rows(statement.rows, state, context.spark)
-    with statement_files(state) as statement_id:
-        written = write_data(state, rows, statement_id)
+    @property
+    def options(self) -> Options:
+        """How the statement runs."""
+        return self.statement.options
+
+    def plan(self, state: TableState, _resources: ExitStack) -> _UsingPlan:
+        """Bind the key columns and fit the new rows; files are chosen once these are written."""
+        fields = _key_fields(self.statement, state)
+        return _UsingPlan(state, fields, fit_rows(self.statement.rows, state, self.context.spark))
+
+    def explain(self, plan: _UsingPlan) -> Plan:
+        """What is known before the new rows are: every file may hold rows with their keys."""
+        names = ", ".join(field.name for field in plan.fields)
+        where = f"({names}) occurs in the new rows; files are ruled out once these are written"
+        files = plan_files(plan.state, UNKNOWN)
+        shown = plan_removal(OPERATION, plan.state, files, self.options, where)
+        return with_footers(shown, plan.state, files.candidates, ())
+
+    def work(self, plan: _UsingPlan, statement_id: str) -> Outcome:
+        """Write the new rows, then delete the old ones that have their keys."""
+        state = plan.state
+        written = write_data(state, plan.rows, statement_id)
         if not written.files:
-            return DmlResult(OPERATION)
-        zone = str(context.spark.conf.get("spark.sql.session.timeZone"))
-        keys = _keys_of(state, fields, written.files, zone)
+            return Outcome(DmlResult(OPERATION), FileChanges(), NO_ROWS_READ)
+        keys = _keys_of(state, plan.fields, written.files, time_zone(self.context.spark))
         files = without_other_partitions(
             plan_files(state, keys.lowered), keys.partitions, covered=keys.are_partitions
         )
-        removal = Removal(
+        replaced = ReplacedRows(
             operation=OPERATION,
             state=state,
             files=files,
             matcher=PartitionSetMatcher(
                 keys.lowered, state.schema, state.metadata.specs(), keys.partitions
             ),
-            choose=_with_keys_of(context, state, fields, written.files),
-            summary={COLUMNS_KEY: ", ".join(field.name for field in fields)},
+            choose=_with_keys_of(self.context, state, plan.fields, written.files),
+            summary={COLUMNS_KEY: ", ".join(field.name for field in plan.fields)},
         )
-        return replace_rows(context, removal, written, statement.options, statement_id)
+        return replace_rows(self.context, replaced, written, self.options, statement_id)
 
 
 def _has_map(kind: IcebergType) -> bool:

@@ -1,10 +1,11 @@
-"""Run a REPLACE WHERE: rows that predicates are true for go, new rows come, in one commit."""
+"""REPLACE WHERE: the rows that predicates are true for are replaced by new rows, in one commit."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -12,13 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from icefloe.commands.bind import Bound, bind_statement
-from icefloe.commands.context import (
-    Context,
-    added_bytes,
-    publish_changes,
-    statement_files,
-    with_statement_retries,
-)
+from icefloe.commands.context import Context, ExplainableCommand, Outcome, row_report
 from icefloe.commands.input_rows import fit_rows
 from icefloe.commands.plan import FileAction, Plan, PlannedFile, plan_statement, with_footers
 from icefloe.commands.replace.partition_match import (
@@ -31,9 +26,7 @@ from icefloe.commands.replace.predicate import parse_predicate
 from icefloe.commands.replace.predicate_bind import PartitionPredicate, bind_predicate
 from icefloe.commands.replace.translate import as_condition, as_lowered
 from icefloe.commands.row_changes import RowChange, change_rows
-from icefloe.commands.run import count_live
 from icefloe.commit.conflicts import ConflictCheck
-from icefloe.commit.publish import already_done
 from icefloe.deletes.dangling import dangling_deletes
 from icefloe.errors import InvalidPredicateError, ParseError
 from icefloe.file_changes import FileChanges, RemoveFiles
@@ -43,15 +36,144 @@ from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate, FilePlan, SkippedFile, plan_files
 from icefloe.pruning.comparisons import UNKNOWN, FilePredicate, any_of
 from icefloe.pruning.file_matcher import FileMatcher
-from icefloe.results import DmlResult
+from icefloe.results import DmlResult, RowCounts
+from icefloe.scan.row_counts import count_live_rows
 from icefloe.scan.scan import Scan
 from icefloe.settings import UpdateKind
 from icefloe.spark import columns
-from icefloe.statements import ReplaceStatement, RowStatement, Scope
+from icefloe.spark.session import time_zone
+from icefloe.statements import ReplaceOptions, ReplaceStatement, RowStatement, Scope
 from icefloe.write.data_files import WrittenRows, write_data
 
+log = logging.getLogger("icefloe")
+
+OPERATION = "replace_where"
+PREDICATE_KEY = "icefloe.predicate"
+SCOPE_KEY = "icefloe.scope"
+DURATION_KEY = "icefloe.work-ms"  # from the start of the statement to its commit
+
+
+def replace_where_command(
+    statement: ReplaceStatement, context: Context
+) -> ReplacePartitionsCommand | ReplaceRowsCommand:
+    """The command for the statement's scope."""
+    if statement.options.scope is Scope.PARTITIONS:
+        return ReplacePartitionsCommand(statement, context)
+    return ReplaceRowsCommand(statement, context)
+
+
+@dataclass(frozen=True, slots=True)
+class _ReplaceWhere:
+    """What both scopes share."""
+
+    statement: ReplaceStatement
+    context: Context
+
+    @property
+    def options(self) -> ReplaceOptions:
+        """How the statement runs."""
+        return self.statement.options
+
+    def log_result(self, result: DmlResult) -> None:
+        """Log which predicate replaced how many files."""
+        log.info(
+            "replaceWhere %s: %d data files removed, %d added",
+            self.statement.text,
+            result.data_files_removed,
+            result.data_files_added,
+        )
+
+    def _fitted(self, state: TableState) -> list[DataFrame]:
+        return [
+            fit_rows(replacement.rows, state, self.context.spark)
+            for replacement in self.statement.replacements
+        ]
+
+    def _conflict_check(
+        self, state: TableState, lowered: FilePredicate, *, reads_other_rows: bool
+    ) -> ConflictCheck:
+        isolation = self.options.isolation or state.settings.isolation(UpdateKind.DELETE)
+        predicate = UNKNOWN if reads_other_rows else lowered
+        matcher = FileMatcher(predicate, state.schema, state.metadata.specs())
+        return ConflictCheck(isolation, matcher, reads_other_rows)
+
+    def _summary(self, started: float) -> dict[str, str]:
+        return {
+            PREDICATE_KEY: self.statement.text,
+            SCOPE_KEY: self.options.scope.value,
+            DURATION_KEY: str(round((time.monotonic() - started) * 1000)),
+        }
+
+    def _write(
+        self,
+        state: TableState,
+        frames: Sequence[DataFrame],
+        conditions: Sequence[Column],
+        statement_id: str,
+    ) -> WrittenRows:
+        """Write all new rows in one job, which also checks each against its predicate."""
+        if not self.options.check:
+            return write_data(state, reduce(DataFrame.unionAll, frames), statement_id)
+        alias = state.name.rpartition(".")[2]
+        checked = [
+            frame.alias(alias).select(
+                "*",
+                F.when(~F.coalesce(condition, F.lit(False)), F.lit(number)).alias(columns.OUTSIDE),
+            )
+            for number, (frame, condition) in enumerate(zip(frames, conditions, strict=True))
+        ]
+        return write_data(
+            state,
+            reduce(DataFrame.unionAll, checked),
+            statement_id,
+            predicates=[r.predicate for r in self.statement.replacements],
+        )
+
+
 # -------------------------------------------------------------------------------------------------
-# What a REPLACE WHERE on partitions removes: files told by their partition tuples, none read.
+# Scope "partitions": whole files are removed by metadata, none is read
+
+
+@dataclass(frozen=True, slots=True)
+class _PartitionsPlan:
+    state: TableState
+    frames: list[DataFrame]
+    partitions: PartitionPlan
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacePartitionsCommand(_ReplaceWhere, ExplainableCommand[_PartitionsPlan]):
+    """REPLACE WHERE on whole partitions."""
+
+    def plan(self, state: TableState, _resources: ExitStack) -> _PartitionsPlan:
+        """Bind the predicates to the partitions and choose the files to remove."""
+        started = time.monotonic()
+        zone = time_zone(self.context.spark)
+        planned = plan_partitions(state, bind_predicates(self.statement, state, zone))
+        return _PartitionsPlan(state, self._fitted(state), planned, started)
+
+    def explain(self, plan: _PartitionsPlan) -> Plan:
+        """The plan for people."""
+        return explain_partitions(self.statement, plan.state, plan.partitions)
+
+    def work(self, plan: _PartitionsPlan, statement_id: str) -> Outcome:
+        """Write the new rows and count those of the removed files."""
+        state, partitions = plan.state, plan.partitions
+        conditions = [as_condition(predicate, state.schema) for predicate in partitions.predicates]
+        scan = Scan.of(self.context.spark, state, partitions.removed)
+        removed = tuple(candidate.live for candidate in partitions.removed)
+        written = self._write(state, plan.frames, conditions, statement_id)
+        dangling = dangling_deletes(partitions.files.files, removed, scan.delete_contents)
+        changes = FileChanges(added_data=written.files, removal=RemoveFiles(removed, dangling))
+        report = DmlResult(
+            operation=OPERATION,
+            rows_inserted=written.rows,
+            rows_deleted=count_live_rows(scan),
+            files_skipped=partitions.files_kept,
+        )
+        check = self._conflict_check(state, partitions.lowered, reads_other_rows=False)
+        return Outcome(report, changes, check, self._summary(plan.started))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,106 +301,73 @@ def check_told(statement: ReplaceStatement) -> str:
     return "new rows are not checked (check=False)"
 
 
-log = logging.getLogger("icefloe")
-
-
-OPERATION = "replace_where"
-PREDICATE_KEY = "icefloe.predicate"
-SCOPE_KEY = "icefloe.scope"
-DURATION_KEY = "icefloe.work-ms"  # from the start of the statement to its commit
+# -------------------------------------------------------------------------------------------------
+# Scope "rows": any rows, by the table's delete mode
 
 
 @dataclass(frozen=True, slots=True)
-class _RowPlan:
-    """A REPLACE WHERE on rows, bound and planned."""
-
+class _RowsPlan:
+    state: TableState
+    frames: list[DataFrame]
     conditions: tuple[Column, ...]
     lowered: FilePredicate
     reads_other_rows: bool
     files: FilePlan
     plan: Plan
+    started: float
 
 
-def run_replace(statement: ReplaceStatement, context: Context) -> DmlResult:
-    """Replace the rows that the predicates are true for, as at most one snapshot."""
-    result = with_statement_retries(context, statement.options, lambda: _run(statement, context))
-    log.info(
-        "replaceWhere %s: %d data files removed, %d added",
-        statement.text,
-        result.data_files_removed,
-        result.data_files_added,
-    )
-    return result
+@dataclass(frozen=True, slots=True)
+class ReplaceRowsCommand(_ReplaceWhere, ExplainableCommand[_RowsPlan]):
+    """REPLACE WHERE on any rows."""
 
-
-def explain_replace(statement: ReplaceStatement, context: Context) -> Plan:
-    """What a REPLACE WHERE would do, without doing it."""
-    state = context.read_state(statement.options.branch)
-    for replacement in statement.replacements:
-        fit_rows(replacement.rows, state, context.spark)
-    if statement.options.scope is Scope.PARTITIONS:
-        return explain_partitions(statement, state, _plan_partitions(statement, context, state))
-    planned = _plan_rows(statement, context, state)
-    return with_footers(planned.plan, state, planned.files.candidates, ())
-
-
-def _run(statement: ReplaceStatement, context: Context) -> DmlResult:
-    state = context.read_state(statement.options.branch)
-    if done := already_done(state, statement.options.idempotency_key):
-        return done
-    if statement.options.scope is Scope.PARTITIONS:
-        return _replace_partitions(statement, context, state)
-    return _replace_rows(statement, context, state)
-
-
-# Whole partitions
-
-
-def _plan_partitions(
-    statement: ReplaceStatement, context: Context, state: TableState
-) -> PartitionPlan:
-    zone = str(context.spark.conf.get("spark.sql.session.timeZone"))
-    return plan_partitions(state, bind_predicates(statement, state, zone))
-
-
-def _replace_partitions(
-    statement: ReplaceStatement, context: Context, state: TableState
-) -> DmlResult:
-    started = time.monotonic()
-    planned = _plan_partitions(statement, context, state)
-    conditions = [as_condition(predicate, state.schema) for predicate in planned.predicates]
-    scan = Scan.of(context.spark, state, planned.removed)
-    removed = tuple(candidate.live for candidate in planned.removed)
-    with statement_files(state) as statement_id:
-        written = _write(statement, context, state, conditions, statement_id)
-        changes = FileChanges(
-            added_data=written.files,
-            removal=RemoveFiles(
-                removed, dangling_deletes(planned.files.files, removed, scan.delete_contents)
-            ),
+    def plan(self, state: TableState, _resources: ExitStack) -> _RowsPlan:
+        """Bind each predicate like the condition of a DELETE; together they choose the files."""
+        started = time.monotonic()
+        deletes = [
+            RowStatement(UpdateKind.DELETE, r.predicate, (), self.options)
+            for r in self.statement.replacements
+        ]
+        bound = [_bind(delete, self.context, state) for delete in deletes]
+        has_subquery = any(b.has_subquery for b in bound)
+        lowered = any_of([b.lowered for b in bound])
+        files = plan_files(state, lowered)
+        plan = plan_statement(deletes[0], state, files, assigned=(), has_subquery=has_subquery)
+        return _RowsPlan(
+            state,
+            self._fitted(state),
+            tuple(b.condition for b in bound if b.condition is not None),
+            lowered,
+            has_subquery,
+            files,
+            as_replace(plan, self.statement),
+            started,
         )
-        result = _result(changes, written, planned.files_kept)
-        result = replace(result, rows_deleted=count_live(scan))
-        guard = _guard(statement, state, planned.lowered, reads_other_rows=False)
-        return _publish(statement, context, state, changes, guard, result, started)
 
+    def explain(self, plan: _RowsPlan) -> Plan:
+        """The plan, with what the footers of files to rewrite say."""
+        return with_footers(plan.plan, plan.state, plan.files.candidates, ())
 
-# Any rows
-
-
-def _plan_rows(statement: ReplaceStatement, context: Context, state: TableState) -> _RowPlan:
-    """Each predicate is bound like the condition of a DELETE; together they choose the files."""
-    deletes = [
-        RowStatement(UpdateKind.DELETE, r.predicate, (), statement.options)
-        for r in statement.replacements
-    ]
-    bound = [_bind(d, context, state) for d in deletes]
-    has_subquery = any(b.has_subquery for b in bound)
-    lowered = any_of([b.lowered for b in bound])
-    files = plan_files(state, lowered)
-    plan = plan_statement(deletes[0], state, files, assigned=(), has_subquery=has_subquery)
-    conditions = tuple(b.condition for b in bound if b.condition is not None)
-    return _RowPlan(conditions, lowered, has_subquery, files, as_replace(plan, statement))
+    def work(self, plan: _RowsPlan, statement_id: str) -> Outcome:
+        """Write the new rows, then delete the old ones."""
+        written = self._write(plan.state, plan.frames, plan.conditions, statement_id)
+        changes, counts = change_rows(
+            RowChange(
+                Scan.of(self.context.spark, plan.state, plan.files.candidates),
+                plan.files,
+                plan.plan.mode,
+                reduce(lambda a, b: a | b, plan.conditions),
+                {},
+                statement_id,
+            )
+        )
+        changes = replace(changes, added_data=(*changes.added_data, *written.files))
+        counts += RowCounts(rows_inserted=written.rows)
+        check = self._conflict_check(
+            plan.state, plan.lowered, reads_other_rows=plan.reads_other_rows
+        )
+        report = row_report(plan.plan, changes, counts)
+        return Outcome(report, changes, check, self._summary(plan.started))
 
 
 def _bind(delete: RowStatement, context: Context, state: TableState) -> Bound:
@@ -286,110 +375,3 @@ def _bind(delete: RowStatement, context: Context, state: TableState) -> Bound:
         return bind_statement(delete, state, context.spark, context.resolve)
     except ParseError as wrong:
         raise InvalidPredicateError(str(delete.where), f"Spark cannot read it: {wrong}") from wrong
-
-
-def _replace_rows(statement: ReplaceStatement, context: Context, state: TableState) -> DmlResult:
-    started = time.monotonic()
-    planned = _plan_rows(statement, context, state)
-    scan = Scan.of(context.spark, state, planned.files.candidates)
-    with statement_files(state) as statement_id:
-        written = _write(statement, context, state, planned.conditions, statement_id)
-        outcome = change_rows(
-            RowChange(
-                scan,
-                planned.files,
-                planned.plan.mode,
-                reduce(lambda a, b: a | b, planned.conditions),
-                {},
-                statement_id,
-            )
-        )
-        changes = replace(outcome.changes, added_data=(*outcome.changes.added_data, *written.files))
-        outcome = replace(outcome, changes=changes)
-        result = replace(
-            _result(changes, written, planned.plan.files_skipped),
-            mode=planned.plan.mode.value,
-            rows_deleted=outcome.rows_deleted,
-            rows_copied=outcome.rows_copied,
-            files_scanned=planned.plan.files_scanned,
-            bytes_copied=outcome.bytes_copied,
-            bytes_encoded=outcome.bytes_encoded,
-            row_groups_copied=outcome.row_groups_copied,
-        )
-        guard = _guard(statement, state, planned.lowered, reads_other_rows=planned.reads_other_rows)
-        return _publish(statement, context, state, changes, guard, result, started)
-
-
-# Both
-
-
-def _write(
-    statement: ReplaceStatement,
-    context: Context,
-    state: TableState,
-    conditions: Sequence[Column],
-    statement_id: str,
-) -> WrittenRows:
-    """Write all new rows in one job, which also looks whether each satisfies its predicate."""
-    frames = [fit_rows(r.rows, state, context.spark) for r in statement.replacements]
-    if not statement.options.check:
-        return write_data(state, reduce(DataFrame.unionAll, frames), statement_id)
-    alias = state.name.rpartition(".")[2]
-    checked = [
-        frame.alias(alias).select(
-            "*",
-            F.when(~F.coalesce(condition, F.lit(False)), F.lit(number)).alias(columns.OUTSIDE),
-        )
-        for number, (frame, condition) in enumerate(zip(frames, conditions, strict=True))
-    ]
-    return write_data(
-        state,
-        reduce(DataFrame.unionAll, checked),
-        statement_id,
-        predicates=[r.predicate for r in statement.replacements],
-    )
-
-
-def _result(changes: FileChanges, written: WrittenRows, files_skipped: int) -> DmlResult:
-    removal = changes.removal
-    return DmlResult(
-        operation=OPERATION,
-        rows_inserted=written.rows,
-        data_files_added=len(changes.added_data),
-        data_files_removed=len(removal.data) if isinstance(removal, RemoveFiles) else 0,
-        delete_files_added=len(changes.added_deletes),
-        delete_files_removed=len(removal.deletes) if isinstance(removal, RemoveFiles) else 0,
-        files_skipped=files_skipped,
-        bytes_written=added_bytes(changes),
-    )
-
-
-def _guard(
-    statement: ReplaceStatement,
-    state: TableState,
-    lowered: FilePredicate,
-    *,
-    reads_other_rows: bool,
-) -> ConflictCheck:
-    isolation = statement.options.isolation or state.settings.isolation(UpdateKind.DELETE)
-    chosen = UNKNOWN if reads_other_rows else lowered
-    matcher = FileMatcher(chosen, state.schema, state.metadata.specs())
-    return ConflictCheck(isolation, matcher, reads_other_rows)
-
-
-def _publish(
-    statement: ReplaceStatement,
-    context: Context,
-    state: TableState,
-    changes: FileChanges,
-    guard: ConflictCheck,
-    result: DmlResult,
-    started: float,
-) -> DmlResult:
-    facts = {
-        PREDICATE_KEY: statement.text,
-        SCOPE_KEY: statement.options.scope.value,
-        DURATION_KEY: str(round((time.monotonic() - started) * 1000)),
-    }
-    options = replace(statement.options, summary={**statement.options.summary, **facts})
-    return publish_changes(context, state, changes, guard, options, lambda _gone: result)

@@ -19,7 +19,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 from pyspark.sql import DataFrame
 
-from icefloe.commands.context import Context, publish_changes, row_result
+from icefloe.commands.context import Context, Outcome, row_report
 from icefloe.commands.plan import Plan, plan_statement
 from icefloe.commands.replace.partition_match import NULL, values_of
 from icefloe.commands.replace.translate import sql_literal
@@ -41,7 +41,7 @@ from icefloe.pruning.comparisons import (
     is_null,
 )
 from icefloe.pruning.file_matcher import FileMatcher
-from icefloe.results import DmlResult
+from icefloe.results import RowCounts
 from icefloe.scan.scan import Scan
 from icefloe.settings import UpdateKind
 from icefloe.statements import Options, RowStatement
@@ -49,8 +49,8 @@ from icefloe.write.data_files import WrittenRows
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
-    """Which old rows go: files that may hold them, and how to tell them apart in one."""
+class ReplacedRows:
+    """The old rows that new rows replace: files that may hold them, and how to select them."""
 
     operation: str
     state: TableState
@@ -70,21 +70,26 @@ def plan_removal(
 
 
 def replace_rows(
-    context: Context, removal: Removal, written: WrittenRows, options: Options, statement_id: str
-) -> DmlResult:
-    """Delete the old rows and publish them with the new ones."""
+    context: Context,
+    removal: ReplacedRows,
+    written: WrittenRows,
+    options: Options,
+    statement_id: str,
+) -> Outcome:
+    """Delete the old rows, to be published together with the new ones."""
     state = removal.state
     plan = plan_removal(removal.operation, state, removal.files, options, "")
     scan = Scan.of(context.spark, state, removal.files.candidates)
-    outcome = change_rows(
+    changes, counts = change_rows(
         RowChange(scan, removal.files, plan.mode, None, {}, statement_id, choose=removal.choose)
     )
-    changes = replace(outcome.changes, added_data=(*outcome.changes.added_data, *written.files))
-    outcome = replace(outcome, changes=changes, rows_inserted=written.rows)
-    result = row_result(plan, outcome)
-    guard = ConflictCheck(plan.isolation, removal.matcher)
-    return publish_changes(
-        context, state, changes, guard, options, lambda _gone: result, removal.summary
+    changes = replace(changes, added_data=(*changes.added_data, *written.files))
+    counts += RowCounts(rows_inserted=written.rows)
+    return Outcome(
+        row_report(plan, changes, counts),
+        changes,
+        ConflictCheck(plan.isolation, removal.matcher),
+        removal.summary,
     )
 
 
