@@ -1,4 +1,4 @@
-"""Fluent statements: each call adds to the statement, nothing happens before `execute()`."""
+"""Statement builders: each call adds to the statement, nothing runs before `execute()`."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class _Builder:
     def where(self, predicate: Condition) -> Self:
         """Change the rows for which `predicate` is true (not NULL); without it, every row."""
         if self._statement.where is not None:
-            raise StatementError("where() is given twice. Join the conditions with AND.")
+            raise StatementError("where() was called twice. Combine the conditions with AND.")
         return self._with(where=predicate)
 
     def with_options(self, **options: Any) -> Self:
-        """Set options of this statement: mode, isolation, retries, branch and so on."""
+        """Set options of this statement: mode, isolation, retries, branch and others."""
         return self._with(options=self._statement.options.with_(**options))
 
     def explain(self) -> Plan:
@@ -73,9 +73,9 @@ class Update(_Builder):
     __slots__ = ()
 
     def set(self, column: str, expression: Expression) -> Self:
-        """Give `column` a new value: SQL text, a Column, or a plain value that is not a str."""
+        """Assign a value to `column`: SQL text, a Column, or a plain value that is not a str."""
         if not isinstance(column, str):
-            raise StatementError(f"set() takes the column's name first, not {column!r}.")
+            raise StatementError(f"set() takes a column name first, not {column!r}.")
         return self._with(assignments=(*self._statement.assignments, (column, expression)))
 
     def _check(self) -> None:
@@ -84,7 +84,7 @@ class Update(_Builder):
 
 
 # -------------------------------------------------------------------------------------------------
-# MERGE, call by call; nothing happens before `execute()`.
+# MERGE
 
 
 @masked_repr
@@ -92,14 +92,14 @@ class Update(_Builder):
 class Merge:
     """MERGE: `table.merge(changes, on="target.id = source.id").when_matched()…`.
 
-    Clauses of one kind are tried in the order given; the first whose condition is true applies.
+    Clauses of one kind are evaluated in order; the first whose condition is true applies.
     """
 
     _context: Context
     _statement: MergeStatement
 
     def when_matched(self, condition: Condition | None = None) -> WhenMatched:
-        """For pairs of rows that match: update or delete the table's row."""
+        """For matching rows: update or delete the table's row."""
         return WhenMatched(self, When.MATCHED, condition)
 
     def when_not_matched(self, condition: Condition | None = None) -> WhenNotMatched:
@@ -113,7 +113,7 @@ class Merge:
         return WhenNotMatchedBySource(self, When.NOT_MATCHED_BY_SOURCE, condition)
 
     def with_schema_evolution(self) -> Merge:
-        """Let the source add columns and widen types, in the same commit."""
+        """Allow the source to add columns and widen types, in the same commit."""
         return self._with(evolves_schema=True)
 
     def with_options(self, **options: Any) -> Merge:
@@ -121,7 +121,7 @@ class Merge:
         return self._with(options=self._statement.options.with_(**options))
 
     def explain(self) -> Plan:
-        """What the statement would do; measures the source, reads no row of the table."""
+        """What the statement would do; reads the source, but no row of the table."""
         with self._context.temp_views(self._statement.source.sparkSession) as context:
             return explain(self._statement, context)
 
@@ -147,19 +147,19 @@ class _Clause:
     def _then(
         self, then: Then, assignments: Mapping[str, Expression] | tuple[()] | None = ()
     ) -> Merge:
-        given: tuple[tuple[str, Expression], ...] | None = None
+        pairs: tuple[tuple[str, Expression], ...] | None = None
         if assignments is not None:
-            given = tuple(assignments.items()) if isinstance(assignments, Mapping) else ()
-        return self._merge._add(MergeClause(self._when, then, self._condition, given))
+            pairs = tuple(assignments.items()) if isinstance(assignments, Mapping) else ()
+        return self._merge._add(MergeClause(self._when, then, self._condition, pairs))
 
 
 class WhenNotMatchedBySource(_Clause):
-    """What becomes of rows of the table that no source row matches."""
+    """The action for rows of the table that no source row matches."""
 
     __slots__ = ()
 
     def update(self, assignments: Mapping[str, Expression]) -> Merge:
-        """Give columns new values: SQL text, a Column, or a plain value that is not a str."""
+        """Assign new values to columns: SQL text, a Column, or a plain value that is not a str."""
         return self._then(Then.UPDATE, _checked(assignments))
 
     def delete(self) -> Merge:
@@ -168,26 +168,26 @@ class WhenNotMatchedBySource(_Clause):
 
 
 class WhenMatched(WhenNotMatchedBySource):
-    """What becomes of rows of the table that a source row matches."""
+    """The action for rows of the table that a source row matches."""
 
     __slots__ = ()
 
     def update_all(self) -> Merge:
-        """Give every column the value of the source's column of that name."""
+        """Assign every column the value of the source column of the same name."""
         return self._then(Then.UPDATE, None)
 
 
 class WhenNotMatched(_Clause):
-    """What becomes of source rows that match no row of the table."""
+    """The action for source rows that match no row of the table."""
 
     __slots__ = ()
 
     def insert(self, values: Mapping[str, Expression]) -> Merge:
-        """Insert a row; columns left out are NULL."""
+        """Insert a row; columns that are not named are NULL."""
         return self._then(Then.INSERT, _checked(values))
 
     def insert_all(self) -> Merge:
-        """Insert a row of the source's columns, by name."""
+        """Insert a row with the source's columns, by name."""
         return self._then(Then.INSERT, None)
 
 
@@ -198,12 +198,12 @@ def _checked(assignments: Mapping[str, Expression]) -> Mapping[str, Expression]:
         )
     for name in assignments:
         if not isinstance(name, str):
-            raise StatementError(f"A column's name is a text, not {name!r}.")
+            raise StatementError(f"A column name must be a str, not {name!r}.")
     return assignments
 
 
 # -------------------------------------------------------------------------------------------------
-# Fluent replacements: nothing happens before `execute()`.
+# REPLACE WHERE and REPLACE USING
 
 
 @masked_repr
@@ -217,15 +217,15 @@ class ReplaceWhere:
     def and_where(self, predicate: str, rows: object) -> ReplaceWhere:
         """Replace the rows of another predicate too, in the same commit.
 
-        Every predicate is judged on the table as it was, and checks its own new rows.
+        Every predicate is evaluated on the table as it was, and checks its own new rows.
         """
         added = (*self._statement.replacements, Replacement(predicate, rows))
         return replace(self, _statement=replace(self._statement, replacements=added))
 
     def with_options(self, **options: Any) -> ReplaceWhere:
         """Set options: scope ("partitions" or "rows"), check, and those of every statement."""
-        chosen = self._statement.options.with_(**options)
-        return replace(self, _statement=replace(self._statement, options=chosen))
+        updated = self._statement.options.with_(**options)
+        return replace(self, _statement=replace(self._statement, options=updated))
 
     def explain(self) -> Plan:
         """What the statement would do, without doing it."""
@@ -247,9 +247,9 @@ class ReplaceUsing:
     _statement: UsingStatement
 
     def with_options(self, **options: Any) -> ReplaceUsing:
-        """Set options of this statement: mode, isolation, retries, branch and so on."""
-        chosen = self._statement.options.with_(**options)
-        return replace(self, _statement=replace(self._statement, options=chosen))
+        """Set options of this statement: mode, isolation, retries, branch and others."""
+        updated = self._statement.options.with_(**options)
+        return replace(self, _statement=replace(self._statement, options=updated))
 
     def explain(self) -> Plan:
         """What the statement would do, without doing it."""

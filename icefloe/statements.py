@@ -1,4 +1,4 @@
-"""What the user asked for: frozen values that builders make and the engine runs."""
+"""Statements as frozen values: what builders and SQL make, and what commands run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Expression: TypeAlias = Any  # SQL text, a Column, or a plain Python value that 
 @masked_repr
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a statement runs; None means as the table's properties say."""
+    """How a statement runs; None means as the table properties say."""
 
     mode: UpdateMode | None = None
     isolation: Isolation | None = None
@@ -31,8 +31,8 @@ class Options:
     idempotency_key: str | None = None
 
     def with_(self, **options: Any) -> Self:
-        """The same options with some replaced; unknown names and bad values are refused."""
-        names = [known.name for known in fields(self)]
+        """The same options with some replaced; unknown names and invalid values are refused."""
+        names = [option.name for option in fields(self)]
         unknown = sorted(set(options) - set(names))
         if unknown:
             raise StatementError(
@@ -56,7 +56,7 @@ class RowStatement:
 
 
 class When(StrEnum):
-    """Which rows a clause of a MERGE is for."""
+    """Which rows a clause of a MERGE applies to."""
 
     MATCHED = "matched"
     NOT_MATCHED = "not matched"
@@ -74,7 +74,7 @@ class Then(StrEnum):
 @masked_repr
 @dataclass(frozen=True, slots=True)
 class MergeClause:
-    """WHEN … [AND condition] THEN …; assignments None stand for every column, by name."""
+    """WHEN … [AND condition] THEN …; assignments of None mean every column, by name."""
 
     when: When
     then: Then
@@ -111,7 +111,7 @@ class MergeOptions(Options):
 @masked_repr
 @dataclass(frozen=True, slots=True)
 class MergeStatement:
-    """MERGE: rows of `source` paired with rows of the table, and what becomes of each."""
+    """MERGE: rows of `source` matched with rows of the table, and the action for each."""
 
     source: DataFrame
     on: Condition | tuple[str, ...]
@@ -120,17 +120,17 @@ class MergeStatement:
     clauses: tuple[MergeClause, ...] = ()
     evolves_schema: bool = False
     options: MergeOptions = MergeOptions()
-    source_reads_target: bool = False  # by name, in SQL; of frames it is not known
+    source_reads_target: bool = False  # by name, in SQL; unknown for DataFrames
 
     @property
     def uses_columns(self) -> bool:
         """Whether an expression is a Column, which may be bound to the source's own frame."""
-        given = [value for clause in self.clauses for _, value in clause.assignments or ()]
+        values = [value for clause in self.clauses for _, value in clause.assignments or ()]
         conditions = [clause.condition for clause in self.clauses]
-        return any(isinstance(value, Column) for value in (self.on, *conditions, *given))
+        return any(isinstance(value, Column) for value in (self.on, *conditions, *values))
 
     def has(self, when: When) -> bool:
-        """Whether a clause is for such rows."""
+        """Whether a clause applies to such rows."""
         return any(clause.when is when for clause in self.clauses)
 
 
@@ -146,7 +146,7 @@ class WriteKind(StrEnum):
 @masked_repr
 @dataclass(frozen=True, slots=True)
 class WriteStatement:
-    """Rows to add, and what they replace; `rows` fit the table already."""
+    """Rows to add, and what they replace; `rows` have been fitted to the table."""
 
     kind: WriteKind
     rows: DataFrame | None = None
@@ -163,41 +163,39 @@ def _isolation(value: Any) -> Isolation | None:
 
 def _retries(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise StatementError(f"Option 'retries' takes a whole number from 0, not {value!r}.")
+        raise StatementError(f"Option 'retries' must be an integer >= 0, not {value!r}.")
     return value
 
 
 def _branch(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise StatementError(f"Option 'branch' takes a branch name, not {value!r}.")
+        raise StatementError(f"Option 'branch' must be a branch name, not {value!r}.")
     return value
 
 
 def _summary(value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        raise StatementError(f"Option 'summary' takes a dict, not {value!r}.")
+        raise StatementError(f"Option 'summary' must be a dict, not {value!r}.")
     if "operation" in value:
-        raise StatementError("Option 'summary' may not set 'operation': Iceberg gives it.")
+        raise StatementError("Option 'summary' must not set 'operation', which Iceberg defines.")
     return {str(key): str(text) for key, text in value.items()}
 
 
 def _key(value: Any) -> str | None:
     if value is not None and (not isinstance(value, str) or not value):
-        raise StatementError(f"Option 'idempotency_key' takes a text, not {value!r}.")
+        raise StatementError(f"Option 'idempotency_key' must be a non-empty str, not {value!r}.")
     return value
 
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise StatementError(f"Option 'enable_dpp' is True or False, not {value!r}.")
+        raise StatementError(f"Option 'enable_dpp' must be True or False, not {value!r}.")
     return value
 
 
 def _limit(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise StatementError(
-            f"Option 'dpp_max_partitions' takes a whole number from 0, not {value!r}."
-        )
+        raise StatementError(f"Option 'dpp_max_partitions' must be an integer >= 0, not {value!r}.")
     return value
 
 
@@ -205,7 +203,9 @@ def _duplicates(value: Any) -> Duplicates:
     try:
         return Duplicates(str(value).lower())
     except ValueError:
-        raise StatementError(f"Option 'duplicates' is 'error' or 'first', not {value!r}.") from None
+        raise StatementError(
+            f"Option 'duplicates' must be 'error' or 'first', not {value!r}."
+        ) from None
 
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {
@@ -222,7 +222,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 
 
 # -------------------------------------------------------------------------------------------------
-# What the user asked to replace: frozen values that builders make.
+# REPLACE WHERE and REPLACE USING
 
 
 class Scope(StrEnum):
@@ -251,18 +251,18 @@ class ReplaceOptions(Options):
 @masked_repr
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Rows that take the place of those a predicate is true for."""
+    """Rows that replace those for which a predicate is true."""
 
     predicate: str
     rows: object
 
     def __post_init__(self) -> None:
-        given: object = self.predicate
-        if not isinstance(given, str):
+        predicate: object = self.predicate
+        if not isinstance(predicate, str):
             kind = type(self.predicate).__name__
-            raise InvalidPredicateError(str(self.predicate), f"it is SQL text, not a {kind}")
+            raise InvalidPredicateError(str(self.predicate), f"it must be SQL text, not a {kind}")
         if not self.predicate.strip():
-            raise InvalidPredicateError(self.predicate, "it is empty: say which rows to replace")
+            raise InvalidPredicateError(self.predicate, "it is empty: state which rows to replace")
 
 
 @masked_repr
@@ -283,7 +283,7 @@ class ReplaceStatement:
 @masked_repr
 @dataclass(frozen=True, slots=True)
 class UsingStatement:
-    """REPLACE USING: rows that take the place of those with the same values in some columns."""
+    """REPLACE USING: rows that replace those with the same values in some columns."""
 
     columns: tuple[str, ...]
     rows: object
@@ -295,13 +295,13 @@ def _scope(value: Any) -> Scope:
         return Scope(str(value).lower())
     except ValueError:
         raise StatementError(
-            f"Option 'scope' takes 'partitions' or 'rows', not {value!r}."
+            f"Option 'scope' must be 'partitions' or 'rows', not {value!r}."
         ) from None
 
 
 def _check(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise StatementError(f"Option 'check' takes True or False, not {value!r}.")
+        raise StatementError(f"Option 'check' must be True or False, not {value!r}.")
     return value
 
 

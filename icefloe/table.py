@@ -1,4 +1,4 @@
-"""One table: its rows, its facts, and the statements that change it."""
+"""One table: its rows, its metadata, and the statements that change it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Table:
     def __repr__(self) -> str:
         return redacted(f"Table({self._name!r})")
 
-    # Facts
+    # Metadata
 
     @property
     def name(self) -> str:
@@ -81,12 +81,12 @@ class Table:
 
     @property
     def location(self) -> str:
-        """Where the table's files are."""
+        """The table's base location."""
         return self.iceberg.location()
 
     @property
     def schema(self) -> StructType:
-        """The columns, as Spark has them."""
+        """The columns, as a Spark schema."""
         return spark_schema(self.iceberg.schema())
 
     @property
@@ -115,7 +115,7 @@ class Table:
         snapshot_id: int | None = None,
         as_of: datetime | None = None,
     ) -> DataFrame:
-        """Live rows: now, at a snapshot, or as of a moment; `_file` and `_pos` may be named."""
+        """Live rows: now, at a snapshot, or as of a timestamp; `_file` and `_pos` may be named."""
         return read_rows(
             self._context(),
             self._state(),
@@ -162,11 +162,11 @@ class Table:
         return run(WriteStatement(WriteKind.TRUNCATE), self._context())
 
     def update(self) -> Update:
-        """Begin an UPDATE."""
+        """Start an UPDATE."""
         return Update(self._context(), RowStatement(UpdateKind.UPDATE))
 
     def delete(self) -> Delete:
-        """Begin a DELETE."""
+        """Start a DELETE."""
         return Delete(self._context(), RowStatement(UpdateKind.DELETE))
 
     def merge(
@@ -177,30 +177,30 @@ class Table:
         target_alias: str = "target",
         source_alias: str = "source",
     ) -> Merge:
-        """Begin a MERGE: rows of `source` are paired with the table's rows by `on`.
+        """Start a MERGE: rows of `source` are matched with the table's rows by `on`.
 
         `on` is a condition over both aliases, a Column, or a list of columns both sides have.
         """
         frame = source_frame(source, self._state(), self._lake.spark)
-        paired = on if isinstance(on, str | Column) else tuple(on)
-        statement = MergeStatement(frame, paired, target_alias, source_alias)
+        condition = on if isinstance(on, str | Column) else tuple(on)
+        statement = MergeStatement(frame, condition, target_alias, source_alias)
         return Merge(self._context(), statement)
 
     def upsert(self, source: object, on: Condition | Sequence[str]) -> Merge:
-        """Begin a MERGE that updates rows that match and inserts the others."""
+        """Start a MERGE that updates matching rows and inserts the others."""
         return self.merge(source, on).when_matched().update_all().when_not_matched().insert_all()
 
     def replace_where(self, predicate: str, rows: object) -> ReplaceWhere:
-        """Begin a REPLACE WHERE: `rows` for those that `predicate` is true for, in one commit."""
+        """Start a REPLACE WHERE: `rows` replace those that `predicate` is true for."""
         return ReplaceWhere(self._context(), ReplaceStatement((Replacement(predicate, rows),)))
 
     def replace_using(self, columns: Sequence[str] | str, rows: object) -> ReplaceUsing:
-        """Begin a REPLACE USING: `rows` for those with the same values in `columns`."""
+        """Start a REPLACE USING: `rows` replace those with the same values in `columns`."""
         names = (columns,) if isinstance(columns, str) else tuple(columns)
         return ReplaceUsing(self._context(), UsingStatement(names, rows))
 
     def partitions_of(self, rows: object) -> str:
-        """The predicate of the partitions that `rows` lie in, for `replace_where`.
+        """The predicate of the partitions that `rows` are in, for `replace_where`.
 
         Only the columns that the table is partitioned by are needed.
         """
@@ -209,11 +209,11 @@ class Table:
     # Metadata tables
 
     def log(self, snapshot_id: int | None = None) -> str:
-        """Commits as JSON lines of `replaceWhere`, `remove` and `add`: one, or all of them."""
+        """Commits as JSON lines of `replaceWhere`, `remove` and `add`: one commit, or all."""
         return render_log(self._state(), snapshot_id)
 
     def history(self) -> DataFrame:
-        """When which snapshot became current."""
+        """The snapshots that were current, and since when."""
         return self._metadata_table("history")
 
     def snapshots(self) -> DataFrame:
@@ -242,22 +242,22 @@ class Table:
         return self
 
     def add_column(self, name: str, type: str, *, default: Any = None) -> Table:
-        """Add an optional column; rows written before read NULL in it."""
+        """Add an optional column; existing rows read NULL in it."""
         add_column(self.iceberg, name, type, default)
         return self
 
     def drop_column(self, name: str) -> Table:
-        """Drop a column; snapshots from before keep it."""
+        """Drop a column; earlier snapshots keep it."""
         drop_column(self.iceberg, name)
         return self
 
     def rename_column(self, old: str, new: str) -> Table:
-        """Rename a column; no file is touched."""
+        """Rename a column; no file is changed."""
         rename_column(self.iceberg, old, new)
         return self
 
     def evolve_partitions(self, partition_by: Sequence[str] | str) -> Table:
-        """Partition new rows another way; files already there stay as they are."""
+        """Change how new rows are partitioned; existing files stay as they are."""
         evolve_partitions(self.iceberg, partition_by)
         return self
 
@@ -269,26 +269,26 @@ class Table:
     # Maintenance
 
     def flush(self) -> DmlResult:
-        """Inline rows to data files; without an inline tier there are none, and nothing is done."""
+        """Move inline rows to data files; a table without an inline tier has none."""
         refuse_inline(self._state())
         return DmlResult(operation="flush")
 
     def compact(
         self, where: Condition | None = None, *, target_file_bytes: int | None = None
     ) -> DmlResult:
-        """Join small files, split large ones, apply deletes; rows stay the same.
+        """Combine small files, split large ones, apply deletes; rows stay the same.
 
-        With `where`, only files that may hold such rows are looked at, and taken whole.
+        With `where`, only files that may hold such rows are compacted, as a whole.
         """
         return compact(self._context(), where, target_file_bytes)
 
     def expire_snapshots(
         self, *, older_than: datetime | None = None, retain_last: int = 1
     ) -> ExpireResult:
-        """Forget snapshots older than a moment (5 days ago) and delete the files only they reach.
+        """Expire snapshots older than 5 days by default, and delete files that only they use.
 
-        The current snapshot, what tags and branches keep, and the last `retain_last` snapshots of
-        each branch stay.
+        The current snapshot, snapshots of tags and branches, and the last `retain_last` snapshots
+        of each branch are retained.
         """
         return expire_snapshots(self._lake.catalog, self._state(), older_than, retain_last)
 
@@ -300,11 +300,11 @@ class Table:
         allow_recent: bool = False,
         folders: Sequence[str] | str = (),
     ) -> OrphansResult:
-        """Files in the table's folders that nothing refers to, older than a moment (3 days ago).
+        """Find files in the table's folders that nothing refers to, older than 3 days by default.
 
         They are listed, and with `dry_run=False` deleted. Deleting files younger than a day needs
-        `allow_recent`. In folders outside the table's location only files with names that Iceberg
-        writers give are taken; in those that `folders` names, every file.
+        `allow_recent`. In folders outside the table's location only files named as Iceberg writers
+        name them count; in folders named in `folders`, every file.
         """
         named = (folders,) if isinstance(folders, str) else tuple(folders)
         search = OrphanSearch(older_than, dry_run, allow_recent, named)
@@ -314,7 +314,7 @@ class Table:
         """List the same files in fewer manifests, files of one partition together."""
         return rewrite_manifests(self._lake.catalog, self._state())
 
-    # Inside
+    # Internal
 
     def _write(self, kind: WriteKind, rows: object) -> DmlResult:
         fitted = fit_rows(rows, self._state(), self._lake.spark)

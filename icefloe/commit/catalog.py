@@ -1,4 +1,7 @@
-"""Try again after a lost race: the loop alone, with its clock passed in."""
+"""The catalog: load a table, stage a commit, swap the pointer, and find out what came of it.
+
+Failures are classed by outcome: provably not published, provably published, or unknown.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ T = TypeVar("T")
 
 
 class LostRaceError(Exception):
-    """Another writer moved the table between reading its head and swapping it."""
+    """Another writer committed between reading the table's head and swapping the pointer."""
 
 
 def with_retries(
@@ -86,10 +89,10 @@ _LOADING_MODE = "snapshot-loading-mode"
 
 
 def refuse_partial_history(catalog: Catalog) -> None:
-    """Refuse a catalog that returns some snapshots only.
+    """Refuse a catalog that returns only some of the snapshots.
 
-    Idempotency keys would not be found, concurrent commits not be seen, and a commit that landed
-    could be taken for one that did not.
+    Idempotency keys would not be found, concurrent commits would not be seen, and a commit that
+    landed could be taken for one that did not.
     """
     mode = str(catalog.properties.get(_LOADING_MODE, "all"))
     if mode.lower() != "all":
@@ -102,16 +105,16 @@ def refuse_partial_history(catalog: Catalog) -> None:
 
 @scrubbed()
 def load_table(catalog: Catalog, name: str, uuid: UUID | None = None) -> IcebergTable:
-    """The table as it is now; a catalog that is busy counts as a lost race.
+    """The table as it is now; a busy catalog counts as a lost race.
 
-    With `uuid`, a table that took the name since is refused: names are given again, uuids are not.
+    With `uuid`, another table that has taken the name is refused: names are reused, uuids are not.
     """
     try:
         table = catalog.load_table(name)
         refuse_other_table(table.metadata, name, uuid)
         return table
     except NoSuchTableError as missing:
-        raise TableNotFoundError(f"Table {name} does not exist any more.") from missing
+        raise TableNotFoundError(f"Table {name} no longer exists.") from missing
     except IcefloeError:
         raise
     except OperationalError as busy:
@@ -121,7 +124,7 @@ def load_table(catalog: Catalog, name: str, uuid: UUID | None = None) -> Iceberg
 
 
 def refuse_other_table(metadata: TableMetadata, name: str, uuid: UUID | None) -> None:
-    """Refuse a table that is not the one that was read before under its name."""
+    """Refuse a table that is not the one that was read under this name before."""
     if uuid is not None and metadata.table_uuid != uuid:
         raise TableNotFoundError(
             f"{name} is another table now (uuid {metadata.table_uuid}): the one that was read "
@@ -204,14 +207,14 @@ def settle(
 ) -> None:
     """Find out what came of a commit that ended in an error.
 
-    Returns when it is there; a client that asks twice, for one, is refused by its own first
-    request. Raises LostRaceError or StorageError when it surely is not, and `doubt` where nobody
-    can tell.
+    Returns when it landed: a client that retries by itself, for example, is refused because of its
+    own first request. Raises LostRaceError or StorageError when it provably did not land, and
+    `doubt` where the outcome is unknown.
     """
     landed = _has_landed(catalog, name, uuid, landed_in)
     if landed and isinstance(error, Exception):
         return
-    if landed is None or not isinstance(error, Exception):  # Ctrl-C: it may land yet
+    if landed is None or not isinstance(error, Exception):  # Ctrl-C: it may still land
         raise doubt from error
     if isinstance(error, CommitFailedException) or _is_lost_race(error):
         raise LostRaceError(str(error)) from error
@@ -222,19 +225,19 @@ def settle(
 
 
 def unknown(name: str, snapshot_id: int, error: BaseException) -> CommitStateUnknownError:
-    """Nobody can tell whether a snapshot was published."""
+    """The error for a commit whose outcome is unknown."""
     return CommitStateUnknownError(
-        f"{name}: the catalog did not say whether snapshot {snapshot_id} was published "
-        f"({error!r}). No file was deleted. Look whether the table's history has that snapshot "
+        f"{name}: the catalog did not confirm whether snapshot {snapshot_id} was published "
+        f"({error!r}). No file was deleted. Check whether the table's history has that snapshot "
         "before running the statement again."
     )
 
 
 def race_lost(base: TableState) -> ConflictError:
-    """Every try to publish came too late."""
+    """The error after the last attempt to commit lost its race."""
     return ConflictError(
-        "other writers won the race for the catalog every time "
-        f"({base.settings.retry.retries + 1} tries)",
+        f"commit failed after {base.settings.retry.retries + 1} attempts because of concurrent "
+        "commits",
         table=base.name,
         base_snapshot_id=base.snapshot_id,
         current_snapshot_id=None,
@@ -244,7 +247,7 @@ def race_lost(base: TableState) -> ConflictError:
 def _is_lost_race(error: Exception) -> bool:
     if isinstance(error, CommitStateUnknownException):
         return False
-    # Another branch took the sequence number; PyIceberg tells it as a plain ValueError.
+    # Another branch took the sequence number; PyIceberg raises a plain ValueError.
     if isinstance(error, ValueError) and "older than last sequence number" in str(error):
         return True
     return isinstance(error, OperationalError) and "database is locked" in str(error)
@@ -253,12 +256,12 @@ def _is_lost_race(error: Exception) -> bool:
 def _has_landed(
     catalog: Catalog, name: str, uuid: UUID, landed_in: Callable[[TableMetadata], bool]
 ) -> bool | None:
-    """Whether the table has the commit; None when that cannot be found out.
+    """Whether the table has the commit; None when that cannot be determined.
 
-    Another table of that name, or none, does not say: the table may have been renamed since.
+    Another table of that name, or none, proves nothing: the table may have been renamed since.
     """
     try:
         metadata = catalog.load_table(name).metadata
         return landed_in(metadata) if metadata.table_uuid == uuid else None
-    except BaseException:  # noqa: BLE001 - the catalog still does not answer, or Ctrl-C
+    except BaseException:  # noqa: BLE001 - the catalog does not answer, or Ctrl-C
         return None

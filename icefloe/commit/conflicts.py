@@ -1,15 +1,17 @@
-"""Which concurrent commits a statement cannot live with.
+"""Conflict detection: which concurrent commits a statement cannot be published on top of.
 
-Five rules, each a function that gives the files in conflict. None looks at snapshot ids alone:
-writers that touch different files, rows or partitions never block each other.
+Five rules, each a function that returns the files in conflict. None compares snapshot ids alone:
+writers that touch different files, rows or partitions never block each other. "Concurrent" means
+committed after the snapshot that the statement read.
 
-1. A file the statement removes or rewrites was removed meanwhile.
-2. A file whose rows the statement deletes was removed meanwhile: the deletes would point nowhere.
-3. Rows that the statement carried forward were deleted meanwhile: they would come back.
-4. Serializable only: a file added meanwhile may hold rows the statement would have changed; with
-   a subquery or a source that reads other rows of the table, so do rows that were removed.
-5. Serializable only: a row that the source of a MERGE matched was deleted, whatever the MERGE did
-   with it. Without that row, its source row would have been inserted.
+1. A file that the statement removes or rewrites was removed concurrently.
+2. A file whose rows the statement deletes was removed concurrently: the deletes would refer to
+   nothing.
+3. Rows that the statement copies into new files were deleted concurrently: they would come back.
+4. Serializable only: a file added concurrently may hold rows that the statement would have changed.
+   Where a subquery or a source reads other rows of the table, removed rows count as well.
+5. Serializable only: a row that the source of a MERGE matched was deleted concurrently, whatever
+   the MERGE did with it. Without that row, its source row would have been inserted.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyroaring import BitMap64
 
 from icefloe.errors import ConflictError
-from icefloe.file_changes import FileChanges, RemoveFiles
+from icefloe.file_changes import FileChanges
 from icefloe.metadata.files import LiveFile, partition_key_of
 from icefloe.metadata.manifests import (
     as_live_file,
@@ -36,7 +38,7 @@ from icefloe.pruning.file_matcher import Matcher
 from icefloe.settings import Isolation
 
 # -------------------------------------------------------------------------------------------------
-# What other writers published between the snapshot a statement read and the table's head.
+# The window: what other writers committed after the snapshot that a statement read
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class CommitWindow:
 
 
 def window_since(base: TableState, head: TableState) -> CommitWindow:
-    """Read what landed on the branch after `base`; raises where history does not tell."""
+    """Read what was committed to the branch after `base`; raises where history lacks it."""
     if base.snapshot_id == head.snapshot_id:
         return CommitWindow()
     if base.snapshot is None:
@@ -94,23 +96,26 @@ def window_since(base: TableState, head: TableState) -> CommitWindow:
 
 
 def _since_nothing(head: TableState) -> CommitWindow:
-    """All that the head has: a statement that began on an empty table has read none of it.
+    """Every file of the head: a statement that began on an empty table has read none of them.
 
-    Its snapshots need not be known. Some may have expired, and the parent of the oldest that is
-    kept does not say so: PyIceberg clears it.
+    History is not needed. Some snapshots may have expired, and the parent of the oldest retained
+    one does not show it: PyIceberg clears that reference.
     """
     files = read_snapshot_files(head.io, head.snapshot)
     return CommitWindow(tuple(files.data), tuple(files.deletes))
 
 
 def changes_of(snapshot: Snapshot, io: FileIO) -> Iterator[tuple[ManifestEntryStatus, LiveFile]]:
-    """What one snapshot itself added and removed."""
+    """The files that one snapshot itself added and removed."""
     for manifest in list_manifests(io, snapshot):
         if manifest.added_snapshot_id == snapshot.snapshot_id:
             for entry in read_entries(io, manifest):
                 if entry.snapshot_id == snapshot.snapshot_id:
                     yield entry.status, as_live_file(entry, manifest)
 
+
+# -------------------------------------------------------------------------------------------------
+# The rules
 
 ReadDeletes = Callable[[list[LiveFile]], Mapping[str, Mapping[str, BitMap64]]]
 
@@ -120,24 +125,24 @@ class MatchedRows:
     """Rows that a MERGE with inserts relies on: those of these files that its source matches."""
 
     files: Mapping[str, LiveFile]  # by location
-    any_at: Callable[[Mapping[str, BitMap64]], bool]  # whether one is at such a position of a file
+    any_at: Callable[[Mapping[str, BitMap64]], bool]  # whether one is at any of these positions
 
 
 @dataclass(frozen=True, slots=True)
 class ConflictCheck:
-    """What a statement relies on while it runs."""
+    """What a statement relies on, and so what must not have changed when it is published."""
 
     isolation: Isolation
-    matcher: Matcher | None  # None: the statement read no rows, nothing added can matter
-    reads_other_rows: bool = False  # a subquery or a source does: rows that went matter too
-    # Compaction: the columns of rows written anew. A delete by another one could not find them.
+    matcher: Matcher | None  # None: the statement read no rows, so nothing added can matter
+    reads_other_rows: bool = False  # by a subquery or a source: removed rows matter too
+    # Compaction: the columns of the rewritten rows. A delete by another column cannot find them.
     columns: frozenset[int] = frozenset()
-    matched: MatchedRows | None = None  # a MERGE that inserts what matches nothing
+    matched: MatchedRows | None = None  # of a MERGE that inserts
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Why a statement cannot be published, and the files that show it."""
+    """Why a statement cannot be published, and the files that prove it."""
 
     reason: str
     files: tuple[str, ...]
@@ -145,74 +150,81 @@ class Conflict:
 
 def find_conflict(
     changes: FileChanges,
-    guard: ConflictCheck,
+    check: ConflictCheck,
     window: CommitWindow,
     unpartitioned_specs: frozenset[int],
     read_deletes: ReadDeletes,
 ) -> Conflict | None:
     """The first rule that is broken; None when the statement may be published."""
-    removed = changes.removal.data if isinstance(changes.removal, RemoveFiles) else ()
-    if gone := _gone(window, {file.path for file in removed}):
+    if missing := _removed_concurrently(window, {file.path for file in changes.removed_data}):
         return Conflict(
-            f"{len(gone)} data files this statement replaces were removed by another writer", gone
+            f"{len(missing)} data files this statement replaces were removed by another writer",
+            missing,
         )
-    if gone := _gone(window, set(changes.deleted_rows)):
+    if missing := _removed_concurrently(window, set(changes.deleted_rows)):
         return Conflict(
-            f"{len(gone)} data files this statement deletes rows of were removed by another writer",
-            gone,
+            f"{len(missing)} data files this statement deletes rows of were removed by another "
+            "writer",
+            missing,
         )
-    if revived := _revived(changes, guard, window, unpartitioned_specs, read_deletes):
-        return Conflict("another writer deleted rows that this statement carries forward", revived)
-    if guard.isolation is Isolation.SERIALIZABLE and (new := _unseen(guard, window)):
-        return Conflict("another writer added rows that this statement would have changed", new)
-    if guard.isolation is Isolation.SERIALIZABLE and guard.reads_other_rows:
-        went = (*(delete.path for delete in window.added_deletes), *sorted(window.removed_data))
-        if went:
-            return Conflict(
-                "another writer changed rows that this statement's subquery or source read", went
-            )
-    if guard.isolation is Isolation.SERIALIZABLE and guard.matched is not None:
-        lost = _no_longer_matched(guard.matched, window, unpartitioned_specs, read_deletes)
-        if lost:
-            reason = "another writer deleted rows that this statement's source matched"
-            return Conflict(reason, lost)
+    if deletes := _deletes_of_copied_rows(
+        changes, check, window, unpartitioned_specs, read_deletes
+    ):
+        return Conflict("another writer deleted rows that this statement carries forward", deletes)
+    if check.isolation is not Isolation.SERIALIZABLE:
+        return None
+    if added := _added_matches(check, window):
+        return Conflict("another writer added rows that this statement would have changed", added)
+    if check.reads_other_rows and (changed := _removed_rows(window)):
+        return Conflict(
+            "another writer changed rows that this statement's subquery or source read", changed
+        )
+    if check.matched is not None and (
+        deletes := _no_longer_matched(check.matched, window, unpartitioned_specs, read_deletes)
+    ):
+        reason = "another writer deleted rows that this statement's source matched"
+        return Conflict(reason, deletes)
     return None
 
 
-def _gone(window: CommitWindow, needed: set[str]) -> tuple[str, ...]:
+def _removed_concurrently(window: CommitWindow, needed: set[str]) -> tuple[str, ...]:
     return tuple(sorted(window.removed_data & needed))
 
 
-def _unseen(guard: ConflictCheck, window: CommitWindow) -> tuple[str, ...]:
-    matcher = guard.matcher
+def _added_matches(check: ConflictCheck, window: CommitWindow) -> tuple[str, ...]:
+    """Files added concurrently that may hold rows which the statement would have changed."""
+    matcher = check.matcher
     if matcher is None:
         return ()
     return tuple(f.path for f in window.added_data if matcher.may_match(f.file, f.spec_id))
 
 
-def _revived(
+def _removed_rows(window: CommitWindow) -> tuple[str, ...]:
+    """Delete files added and data files removed concurrently."""
+    return (*(delete.path for delete in window.added_deletes), *sorted(window.removed_data))
+
+
+def _deletes_of_copied_rows(
     changes: FileChanges,
-    guard: ConflictCheck,
+    check: ConflictCheck,
     window: CommitWindow,
     unpartitioned_specs: frozenset[int],
     read_deletes: ReadDeletes,
 ) -> tuple[str, ...]:
-    """Delete files that name rows this statement wrote anew.
+    """Delete files that name rows which this statement copied into new files.
 
-    Rewritten files carry all their rows forward, updates in merge-on-read just the updated ones.
+    A rewritten file passes on all its rows, an update in merge-on-read only the updated ones.
     Position deletes are read, so that deletes of other rows do not count.
     """
     if not window.added_deletes:
         return ()
-    rewritten = changes.removal.data if isinstance(changes.removal, RemoveFiles) else ()
-    rewritten = rewritten if changes.added_data else ()
-    carried = {file.path for file in rewritten} | set(changes.replaced_rows)
-    if not carried:
+    rewritten = changes.removed_data if changes.added_data else ()
+    if not (rewritten or changes.replaced_rows):
         return ()
     positional = [d for d in window.added_deletes if not d.is_equality_delete]
     contents = read_deletes(positional)
     whole = {file.path for file in rewritten} - set(changes.replaced_rows)
-    found = [
+    by_position = [
         delete.path
         for delete in positional
         if any(
@@ -221,8 +233,8 @@ def _revived(
         )
     ]
     if changes.compacts:
-        return (*found, *_missed(changes, guard, window, unpartitioned_specs))
-    # An equality delete names rows by value: any that reaches a carried partition may hit.
+        return (*by_position, *_deletes_that_miss(changes, check, window, unpartitioned_specs))
+    # An equality delete names rows by value: any that applies to a copied partition may match.
     partitions = {file.partition_key for file in rewritten}
     by_value = [
         delete.path
@@ -234,7 +246,7 @@ def _revived(
             or delete.partition_key in partitions
         )
     ]
-    return (*found, *by_value)
+    return (*by_position, *by_value)
 
 
 def _no_longer_matched(
@@ -243,15 +255,16 @@ def _no_longer_matched(
     unpartitioned_specs: frozenset[int],
     read_deletes: ReadDeletes,
 ) -> tuple[str, ...]:
-    """Files that show that a row the source matched is deleted, or that it may be.
+    """Files that prove that a row which the source matched is deleted, or may be.
 
-    Rows that went with their file, or that are named by position, are looked at. Of rows that a
-    compaction moved the old places alone are known, so that any delete among them counts.
+    Rows that were removed with their file, and rows that deletes name by position, are looked up.
+    Of rows that a compaction moved only the old positions are known, so any delete among them
+    counts.
     """
-    places = set(matched.files)
-    if window.compacted_data & places:
-        places |= {file.path for file in window.moved_data}
-    gone = _gone(window, places - window.compacted_data)
+    paths = set(matched.files)
+    if window.compacted_data & paths:
+        paths |= {file.path for file in window.moved_data}
+    removed = _removed_concurrently(window, paths - window.compacted_data)
     partitions = {file.partition_key for file in (*matched.files.values(), *window.moved_data)}
     by_value = tuple(
         delete.path
@@ -262,14 +275,14 @@ def _no_longer_matched(
     if by_value and matched.files:
         return by_value
     contents = read_deletes([d for d in window.added_deletes if not d.is_equality_delete])
-    named = {path: rows for path, rows in contents.items() if places & set(rows)}
-    deleted = {path: _every_row(matched.files[path]) for path in gone if path in matched.files}
+    named = {path: rows for path, rows in contents.items() if paths & set(rows)}
+    deleted = {path: _every_row(matched.files[path]) for path in removed if path in matched.files}
     for rows in named.values():
-        for path in places & set(rows):
+        for path in paths & set(rows):
             deleted[path] = deleted.get(path, BitMap64()) | rows[path]
-    moved = {*gone, *deleted} - set(matched.files)
+    moved = {*removed, *deleted} - set(matched.files)
     if moved or (deleted and matched.any_at(deleted)):
-        return (*gone, *sorted(named))
+        return (*removed, *sorted(named))
     return ()
 
 
@@ -279,28 +292,27 @@ def _every_row(file: LiveFile) -> BitMap64:
     return rows
 
 
-def _missed(
+def _deletes_that_miss(
     changes: FileChanges,
-    guard: ConflictCheck,
+    check: ConflictCheck,
     window: CommitWindow,
     unpartitioned_specs: frozenset[int],
 ) -> tuple[str, ...]:
-    """Deletes by value that would hit other rows once files are compacted.
+    """Equality deletes that would apply to other rows once the files are compacted.
 
-    New files are as old as the snapshot they were read from, so deletes that came later still apply
-    to them; but a partition's deletes do not follow rows into a partition of another spec, nor do
-    they find rows by a column that is not written any more.
+    New files are as old as the snapshot they were read from, so later deletes still apply to them.
+    But a partition's deletes do not follow rows into a partition of another spec, nor do they find
+    rows by a column that is no longer written.
     """
-    removed = changes.removal.data if isinstance(changes.removal, RemoveFiles) else ()
     new = {partition_key_of(file.spec_id, file.partition) for file in changes.added_data}
     specs = {spec_id for spec_id, _ in new}
-    moved = {file.partition_key for file in removed if file.spec_id not in specs}
+    moved = {file.partition_key for file in changes.removed_data if file.spec_id not in specs}
     return tuple(
         delete.path
         for delete in window.added_deletes
         if delete.is_equality_delete
         and (
-            not guard.columns.issuperset(delete.file.equality_ids or ())
+            not check.columns.issuperset(delete.file.equality_ids or ())
             or (
                 bool(moved)
                 and delete.spec_id not in unpartitioned_specs

@@ -1,4 +1,4 @@
-"""Lay out one snapshot: manifests for what is added, rewritten ones for what is removed."""
+"""One snapshot: manifests for what is added, rewritten ones for what is removed, the summary."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from icefloe.metadata.table_state import TableState
 from icefloe.version import __version__
 
 # -------------------------------------------------------------------------------------------------
-# The snapshot summary: Iceberg's own entries, complete and true.
+# The snapshot summary: Iceberg's own entries
 
-# total, what adds to it, what takes from it
+# total, what adds to it, what subtracts from it
 _TOTALS = (
     ("total-data-files", "added-data-files", "deleted-data-files"),
     ("total-delete-files", "added-delete-files", "removed-delete-files"),
@@ -70,8 +70,10 @@ def summarise(
         partitions.add((live.spec_id, str(live.file.partition)))
     counted = metrics.to_dict()
     before = _totals_before(head)
-    for total, adds, takes in _TOTALS:
-        counted[total] = str(before[total] + int(counted.get(adds, 0)) - int(counted.get(takes, 0)))
+    for total, adds, subtracts in _TOTALS:
+        counted[total] = str(
+            before[total] + int(counted.get(adds, 0)) - int(counted.get(subtracts, 0))
+        )
     counted["changed-partition-count"] = str(len(partitions))
     counted["engine-name"] = "icefloe"
     counted["engine-version"] = __version__
@@ -79,7 +81,7 @@ def summarise(
 
 
 def _totals_before(head: TableState) -> dict[str, int]:
-    """The totals of the head: as its summary says, or counted where it leaves one out."""
+    """The totals of the head: from its summary, or counted where the summary lacks one."""
     if head.snapshot is None:
         return {total: 0 for total, _, _ in _TOTALS}
     summary = head.snapshot.summary
@@ -131,7 +133,7 @@ class ManifestChanges:
 
 @dataclass(frozen=True, slots=True)
 class RemovedFiles:
-    """The files a snapshot takes out of the table."""
+    """The files that a snapshot removes from the table."""
 
     data: tuple[LiveFile, ...] = ()
     deletes: tuple[LiveFile, ...] = ()
@@ -139,7 +141,7 @@ class RemovedFiles:
 
 @dataclass
 class SnapshotDraft:
-    """A snapshot being laid out on top of `head`; remembers the files it wrote for clean-up."""
+    """A snapshot being laid out on top of `head`; keeps the files it wrote for clean-up."""
 
     head: TableState
     snapshot_id: int
@@ -155,14 +157,14 @@ class SnapshotDraft:
         )
 
     def manifests_after(self, changes: ManifestChanges) -> tuple[list[ManifestFile], RemovedFiles]:
-        """Every manifest of the new snapshot, and the files that are gone from it."""
+        """Every manifest of the new snapshot, and the files that it removes."""
         before = list_manifests(self.head.io, self.head.snapshot) if self.head.snapshot else ()
-        remaining, gone = self._without(changes.removal, before)
+        remaining, removed = self._without(changes.removal, before)
         fresh = [
             *self._added(changes.added_data, ManifestContent.DATA, changes.data_sequence_number),
             *self._added(changes.added_deletes, ManifestContent.DELETES),
         ]
-        return [*fresh, *self._merged(remaining)], gone
+        return [*fresh, *self._merged(remaining)], removed
 
     def finish(
         self, manifests: list[ManifestFile], operation: Operation, summary: dict[str, str]
@@ -184,10 +186,10 @@ class SnapshotDraft:
         )
 
     def summary_of(
-        self, changes: ManifestChanges, gone: RemovedFiles, extra: dict[str, str]
+        self, changes: ManifestChanges, removed: RemovedFiles, extra: dict[str, str]
     ) -> dict[str, str]:
         """Iceberg's own summary entries, totals included, and `extra`."""
-        return {**extra, **summarise(self.head, changes, gone.data, gone.deletes)}
+        return {**extra, **summarise(self.head, changes, removed.data, removed.deletes)}
 
     def _added(
         self,
@@ -205,7 +207,7 @@ class SnapshotDraft:
     def _without(
         self, removal: Removal, manifests: Iterable[ManifestFile]
     ) -> tuple[list[ManifestFile], RemovedFiles]:
-        """Manifests with the removed files marked so; others are kept as they are."""
+        """Manifests with the removed files marked as deleted; the others are kept as they are."""
         live = [m for m in manifests if m.has_added_files() or m.has_existing_files()]
         match removal:
             case RemoveFiles():
@@ -217,8 +219,8 @@ class SnapshotDraft:
                 touched = [m for m in live if m.partition_spec_id in specs]
                 untouched = [m for m in live if m.partition_spec_id not in specs]
                 self._refuse_other_specs(untouched)
-                after, gone = self._rewrite_all(touched, lambda f: f.partition_key in keys)
-                return [*after, *untouched], gone
+                after, removed = self._rewrite_all(touched, lambda f: f.partition_key in keys)
+                return [*after, *untouched], removed
 
     def _refuse_other_specs(self, manifests: list[ManifestFile]) -> None:
         """Data files of another spec may hold rows of a partition that is to be replaced."""
@@ -231,23 +233,23 @@ class SnapshotDraft:
     def _without_files(
         self, removal: RemoveFiles, manifests: list[ManifestFile]
     ) -> tuple[list[ManifestFile], RemovedFiles]:
-        """Look first where the files were when they were read, elsewhere only if they moved."""
-        wanted = {file.path for file in (*removal.data, *removal.deletes)}
-        if not wanted:
+        """Look first in the manifests that held the files when they were read, then in others."""
+        pending = {file.path for file in (*removal.data, *removal.deletes)}
+        if not pending:
             return manifests, RemovedFiles()
-        places = {file.manifest_path for file in (*removal.data, *removal.deletes)}
-        likely_first = sorted(manifests, key=lambda m: m.manifest_path not in places)
+        likely = {file.manifest_path for file in (*removal.data, *removal.deletes)}
+        likely_first = sorted(manifests, key=lambda m: m.manifest_path not in likely)
         after: list[ManifestFile] = []
-        gone: list[LiveFile] = []
+        removed: list[LiveFile] = []
         for manifest in likely_first:
-            if not wanted:
+            if not pending:
                 after.append(manifest)
                 continue
-            rewritten, found = self._rewrite(manifest, _is_one_of(frozenset(wanted)))
+            rewritten, matches = self._rewrite(manifest, _is_one_of(frozenset(pending)))
             after.append(rewritten)
-            gone.extend(found)
-            wanted -= {file.path for file in found}
-        missing = [file.path for file in removal.data if file.path in wanted]
+            removed.extend(matches)
+            pending -= {file.path for file in matches}
+        missing = [file.path for file in removal.data if file.path in pending]
         if missing:
             raise ConflictError(
                 f"{len(missing)} of {len(removal.data)} data files to replace are not found in "
@@ -257,36 +259,36 @@ class SnapshotDraft:
                 current_snapshot_id=self.head.snapshot_id,
                 files=missing,
             )
-        return after, _as_removed(gone)
+        return after, _as_removed(removed)
 
     def _rewrite_all(
-        self, manifests: list[ManifestFile], goes: Callable[[LiveFile], bool]
+        self, manifests: list[ManifestFile], removes: Callable[[LiveFile], bool]
     ) -> tuple[list[ManifestFile], RemovedFiles]:
         after: list[ManifestFile] = []
-        gone: list[LiveFile] = []
+        removed: list[LiveFile] = []
         for manifest in manifests:
-            rewritten, found = self._rewrite(manifest, goes)
+            rewritten, matches = self._rewrite(manifest, removes)
             after.append(rewritten)
-            gone.extend(found)
-        return after, _as_removed(gone)
+            removed.extend(matches)
+        return after, _as_removed(removed)
 
     def _rewrite(
-        self, manifest: ManifestFile, goes: Callable[[LiveFile], bool]
+        self, manifest: ManifestFile, removes: Callable[[LiveFile], bool]
     ) -> tuple[ManifestFile, list[LiveFile]]:
         entries = [
             entry
             for entry in read_entries(self.head.io, manifest)
             if entry.status != ManifestEntryStatus.DELETED
         ]
-        found = [as_live_file(entry, manifest) for entry in entries]
-        gone = [file for file in found if goes(file)]
-        if not gone:
+        files = [as_live_file(entry, manifest) for entry in entries]
+        matches = [file for file in files if removes(file)]
+        if not matches:
             return manifest, []
         marked = [
-            deleted_entry(entry, self.snapshot_id) if goes(file) else existing_entry(entry)
-            for entry, file in zip(entries, found, strict=True)
+            deleted_entry(entry, self.snapshot_id) if removes(file) else existing_entry(entry)
+            for entry, file in zip(entries, files, strict=True)
         ]
-        return self.write(manifest.content, manifest.partition_spec_id, marked), gone
+        return self.write(manifest.content, manifest.partition_spec_id, marked), matches
 
     def _merged(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """Merge small manifests once there are many, so that planning stays quick."""
@@ -321,7 +323,7 @@ class SnapshotDraft:
     def write(
         self, content: ManifestContent, spec_id: int, entries: list[ManifestEntry]
     ) -> ManifestFile:
-        """Write one manifest, under a name that no other has."""
+        """Write one manifest, under a unique name."""
         path = self._path(f"{self._attempt}-m{len(self.written)}.avro")
         return self._writer.write(path, content, spec_id, entries)
 
@@ -331,11 +333,11 @@ class SnapshotDraft:
         return path
 
 
-def operation_of(changes: ManifestChanges, gone: RemovedFiles) -> Operation:
-    """Iceberg's name for a commit, by what it holds."""
+def operation_of(changes: ManifestChanges, removed: RemovedFiles) -> Operation:
+    """Iceberg's operation for a commit, by its content."""
     if changes.compacts:
         return Operation.REPLACE
-    deletes = bool(changes.added_deletes or gone.data or gone.deletes)
+    deletes = bool(changes.added_deletes or removed.data or removed.deletes)
     if changes.added_data:
         return Operation.OVERWRITE if deletes else Operation.APPEND
     return Operation.DELETE

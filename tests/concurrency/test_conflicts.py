@@ -282,7 +282,7 @@ def test_table_dropped_meanwhile_is_told(table_of, other, before_commit, lake):
     table = table_of(SCHEMA, THREE)
     before_commit(lambda: other.drop_table(table.name))
 
-    with pytest.raises(TableNotFoundError, match="does not exist any more"):
+    with pytest.raises(TableNotFoundError, match="no longer exists"):
         table.append([row(4)])
     with pytest.raises(TableNotFoundError, match="does not exist"):
         lake.table(table.name)

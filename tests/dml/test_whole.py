@@ -216,7 +216,7 @@ def test_bad_options_are_refused(table_of):
         table.delete().with_options(isolation="none")
     with pytest.raises(errors.StatementError, match="'retries' takes a whole number"):
         table.delete().with_options(retries=-1)
-    with pytest.raises(errors.StatementError, match=r"where\(\) is given twice"):
+    with pytest.raises(errors.StatementError, match=r"where\(\) was called twice"):
         table.delete().where("id = 1").where("id = 2")
 
 

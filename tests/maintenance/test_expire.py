@@ -289,7 +289,7 @@ def test_a_commit_whose_answer_is_lost(table, lake, monkeypatch):
 
     monkeypatch.setattr(lake.catalog, "commit_table", refused)
     monkeypatch.setattr(expire, "with_retries", lambda attempt, _policy: attempt(1))
-    with pytest.raises(ConflictError, match="won the race"):
+    with pytest.raises(ConflictError, match="because of concurrent"):
         table.expire_snapshots(older_than=now())
     assert stored_files(table) == stored
 
