@@ -322,7 +322,7 @@ def test_options_have_their_defaults_and_stick(table_of):
     merge = table_of(SCHEMA).upsert([row(1)], on=["id"])
     for wrong, told in (
         ({"enable_dpp": 1}, "'enable_dpp' must be True or False"),
-        ({"dpp_max_partitions": -1}, "'dpp_max_partitions' takes a whole number"),
+        ({"dpp_max_partitions": -1}, "'dpp_max_partitions' must be an integer"),
         ({"duplicates": "last"}, "'duplicates' must be 'error' or 'first', not 'last'"),
         ({"dpp": True}, "Unknown option 'dpp'"),
     ):
