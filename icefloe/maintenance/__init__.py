@@ -1,1 +1,1 @@
-"""Upkeep of tables: files compacted, history expired, orphans removed, manifests rewritten."""
+"""Table maintenance: compaction, snapshot expiry, orphan removal, manifest rewrites, purge."""

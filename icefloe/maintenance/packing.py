@@ -1,4 +1,7 @@
-"""Which files a compaction rewrites, and into how many: by partition, sizes and deletes."""
+"""Packing for compaction: choose the files to rewrite, then write their rows to new files.
+
+Files are chosen by size, by deletes and by partition spec. One Spark job writes the live rows.
+"""
 
 from __future__ import annotations
 
@@ -30,25 +33,25 @@ from icefloe.write.data_files import (
 )
 from icefloe.write.rewrite import row_count_mismatch
 
-SMALL = 0.75  # of the target size: a file below it is worth joining with others
-LARGE = 1.8  # a file above it is worth splitting
-_ROUND_UP = 0.6  # part of a target that is worth a file of its own
+SMALL = 0.75  # a file below this fraction of the target size is merged with others
+LARGE = 1.8  # a file above this fraction is split
+_ROUND_UP = 0.6  # a remainder of at least this fraction becomes a file of its own
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A file to be rewritten, and what its live rows are about."""
+class SourceFile:
+    """A file to rewrite, with the estimated number and size of its live rows."""
 
     candidate: Candidate
-    rows: int  # live, as far as position deletes tell
+    rows: int  # rows that position deletes do not delete
     bytes: float  # of the live rows
 
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Files of one partition whose rows go, in this order, into so many new files."""
+    """Files of one partition whose rows are written, in this order, to `outputs` new files."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[SourceFile, ...]
     outputs: int
 
     @property
@@ -59,19 +62,19 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """What a compaction rewrites: packs of one partition each, or rows that find their partition.
+    """The files that a compaction rewrites: in packs of one partition each, or repartitioned.
 
-    Rows of files of an old partition spec may belong to any partition of the current one. Where
-    there are such files, all that is rewritten goes the second way, so that they meet.
+    Rows in files of an old partition spec may belong to any partition of the current one. If there
+    are such files, all rows are repartitioned, so that rows of one partition end in one file.
     """
 
     packs: tuple[Pack, ...] = ()
-    moving: tuple[Source, ...] = ()
+    repartitioned: tuple[SourceFile, ...] = ()
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[SourceFile, ...]:
         """Every file that is rewritten."""
-        return tuple(s for pack in self.packs for s in pack.sources) + self.moving
+        return tuple(s for pack in self.packs for s in pack.sources) + self.repartitioned
 
 
 def pack_files(
@@ -82,47 +85,47 @@ def pack_files(
     *,
     partitioned: bool,
 ) -> Packing:
-    """Choose what to rewrite under the spec `spec_id`; rewriting must make something better."""
-    sources = [_source(c, live_rows(c)) for c in candidates]
-    chosen = [s for s in sources if _is_worth_it(s, spec_id, target_bytes)]
-    chosen.sort(key=lambda s: s.candidate.live.sequence_number)  # stable: else as manifests have it
-    if partitioned and any(s.candidate.live.spec_id != spec_id for s in chosen):
-        return Packing(moving=tuple(chosen))
-    groups: dict[PartitionKey, list[Source]] = {}
-    for source in chosen:
+    """Choose the files to rewrite under the spec `spec_id`, leaving those that cannot improve."""
+    sources = [_source_file(candidate, live_rows(candidate)) for candidate in candidates]
+    sources = [s for s in sources if _is_worth_rewriting(s, spec_id, target_bytes)]
+    sources.sort(key=lambda s: s.candidate.live.sequence_number)  # stable: ties as in manifests
+    if partitioned and any(s.candidate.live.spec_id != spec_id for s in sources):
+        return Packing(repartitioned=tuple(sources))
+    groups: dict[PartitionKey, list[SourceFile]] = {}
+    for source in sources:
         key = source.candidate.live.partition_key
         groups.setdefault(key if key[0] == spec_id else (spec_id, ()), []).append(source)
     packs = [Pack(tuple(group), _outputs(group, target_bytes)) for group in groups.values()]
     return Packing(tuple(p for p in packs if _improves(p, spec_id, target_bytes)))
 
 
-def _source(candidate: Candidate, rows: int) -> Source:
+def _source_file(candidate: Candidate, rows: int) -> SourceFile:
     live = candidate.live
-    return Source(candidate, rows, live.size * rows / max(1, live.rows))
+    return SourceFile(candidate, rows, live.size * rows / max(1, live.rows))
 
 
-def _is_worth_it(source: Source, spec_id: int, target_bytes: int) -> bool:
+def _is_worth_rewriting(source: SourceFile, spec_id: int, target_bytes: int) -> bool:
     live = source.candidate.live
     return (
-        _must_go(source, spec_id)
+        _must_rewrite(source, spec_id)
         or live.size < SMALL * target_bytes
         or _is_too_large(source, target_bytes)
     )
 
 
-def _must_go(source: Source, spec_id: int) -> bool:
+def _must_rewrite(source: SourceFile, spec_id: int) -> bool:
     """Whether the file has deletes, or is of an old spec."""
     candidate = source.candidate
-    hidden = source.rows < candidate.live.rows or bool(candidate.equality_deletes)
-    return hidden or candidate.live.spec_id != spec_id
+    has_deletes = source.rows < candidate.live.rows or bool(candidate.equality_deletes)
+    return has_deletes or candidate.live.spec_id != spec_id
 
 
-def _is_too_large(source: Source, target_bytes: int) -> bool:
+def _is_too_large(source: SourceFile, target_bytes: int) -> bool:
     return source.candidate.live.size > LARGE * target_bytes and source.rows > 1
 
 
-def _outputs(group: Sequence[Source], target_bytes: int) -> int:
-    """How many files of about the target size; none has to be much smaller."""
+def _outputs(group: Sequence[SourceFile], target_bytes: int) -> int:
+    """The number of files of about the target size that hold the rows of `group`."""
     size = sum(source.bytes for source in group)
     rows = sum(source.rows for source in group)
     return max(1, min(int(size / target_bytes + 1 - _ROUND_UP), rows))
@@ -130,64 +133,67 @@ def _outputs(group: Sequence[Source], target_bytes: int) -> int:
 
 def _improves(pack: Pack, spec_id: int, target_bytes: int) -> bool:
     return len(pack.sources) > pack.outputs or any(
-        _must_go(source, spec_id) or _is_too_large(source, target_bytes) for source in pack.sources
+        _must_rewrite(source, spec_id) or _is_too_large(source, target_bytes)
+        for source in pack.sources
     )
 
 
 # -------------------------------------------------------------------------------------------------
-# Rows of many files written as few: in their order, or in the table's, with deletes applied.
+# Write the packed rows, with deletes applied, in file order or in the table's sort order
 
 _MAX_TASKS = 1000
-_START = f"{columns.PREFIX}start"  # where the file's rows begin, in bytes of its pack
+_START = f"{columns.PREFIX}start"  # offset of the file's first row in its pack, in bytes
 _ROW_BYTES = f"{columns.PREFIX}row_bytes"
-_SHARE = f"{columns.PREFIX}share"  # bytes that go into each output of the pack
-_FIRST = f"{columns.PREFIX}first"  # number of the pack's first output
+_SHARE = f"{columns.PREFIX}share"  # bytes of each output of the pack
+_FIRST = f"{columns.PREFIX}first"  # index of the pack's first output
 _LAST = f"{columns.PREFIX}last"
 
 
 def write_packed(scan: Scan, packing: Packing, statement_id: str, target_bytes: int) -> WrittenRows:
-    """Write the live rows of the files anew under the current spec; one Spark job."""
+    """Write the live rows of the files under the current spec in one Spark job."""
     sources = packing.sources
-    over = scan.restrict_to([source.candidate for source in sources])
+    packed = scan.restrict_to([source.candidate for source in sources])
     names = [columns.partition_field(i) for i in range(len(scan.state.metadata.spec().fields))]
-    rows = over.rows()
+    rows = packed.rows()
     values = partition_columns(scan.state.metadata.spec(), scan.state.schema)
     for name, value in zip(names, values, strict=True):
         rows = rows.withColumn(name, value)
     layout = file_layout(scan.state, statement_id)
-    if packing.moving:
-        rows = _with_facts(rows, _facts_of_moving(packing.moving))
+    if packing.repartitioned:
+        rows = _join_file_facts(rows, _facts_of_repartitioned(packing.repartitioned))
         rows = rows.repartition(*map(F.col, names))
         layout = replace(layout, target_file_bytes=target_bytes)
-        first = [F.col(name) for name in names]
+        grouping = [F.col(name) for name in names]
     else:
-        rows = _with_facts(rows, _facts_of_packs(packing.packs))
-        rows = rows.withColumn(columns.OUTPUT, _output())
-        rows = rows.repartition(_tasks(packing.packs), F.col(columns.OUTPUT))
-        # Each output is one file, unless its rows turn out to need far more than before.
+        rows = _join_file_facts(rows, _facts_of_packs(packing.packs))
+        rows = rows.withColumn(columns.OUTPUT, _output_index())
+        rows = rows.repartition(_task_count(packing.packs), F.col(columns.OUTPUT))
+        # Each output is one file, unless its rows need far more bytes than before.
         limit = int(LARGE * target_bytes)
         layout = replace(layout, target_file_bytes=limit, cut=columns.OUTPUT)
-        first = [F.col(name) for name in (columns.OUTPUT, *names)]
+        grouping = [F.col(name) for name in (columns.OUTPUT, *names)]
     order = sort_columns(scan.state) or [F.col(columns.ORDER), F.col(columns.POS)]
-    with verify_row_counts(scan, over.candidates):
-        written = _write(scan, rows.sortWithinPartitions(*first, *order), layout, names)
+    with verify_row_counts(scan, packed.candidates):
+        written = _write(scan, rows.sortWithinPartitions(*grouping, *order), layout, names)
     expected = sum(source.rows for source in sources)
-    hidden = any(source.candidate.equality_deletes for source in sources)
-    if written.rows != expected and (not hidden or written.rows > expected):
-        raise row_count_mismatch(written.rows, expected, over.candidates)
-    read = [candidate.live.file for candidate in over.candidates]
+    # The rows that equality deletes remove are known only after reading.
+    is_upper_bound = any(source.candidate.equality_deletes for source in sources)
+    if written.rows != expected and (not is_upper_bound or written.rows > expected):
+        raise row_count_mismatch(written.rows, expected, packed.candidates)
+    read = [candidate.live.file for candidate in packed.candidates]
     check_carried_values(scan.state.schema, read, written.files)
     return written
 
 
 def _write(scan: Scan, rows: DataFrame, layout: FileLayout, names: list[str]) -> WrittenRows:
     cut = [layout.cut] if layout.cut else []
-    told = rows.selectExpr(*as_written(scan.state), *names, *cut)
-    return written_rows(scan.state, run_task(told, write_rows(layout, written_names(scan.state))))
+    selected = rows.selectExpr(*as_written(scan.state), *names, *cut)
+    task = write_rows(layout, written_names(scan.state))
+    return written_rows(scan.state, run_task(selected, task))
 
 
 def _facts_of_packs(packs: tuple[Pack, ...]) -> pa.Table:
-    """Where each file's rows lie in its pack, and which outputs the pack has."""
+    """The offset of each file in its pack, and the outputs of the pack."""
     facts: list[dict[str, object]] = []
     first = 0
     for pack in packs:
@@ -220,7 +226,7 @@ def _facts_of_packs(packs: tuple[Pack, ...]) -> pa.Table:
     return pa.Table.from_pylist(facts, schema=schema)
 
 
-def _facts_of_moving(sources: tuple[Source, ...]) -> pa.Table:
+def _facts_of_repartitioned(sources: tuple[SourceFile, ...]) -> pa.Table:
     return pa.table(
         {
             columns.FILE: pa.array([spark_uri(s.candidate.path) for s in sources], pa.string()),
@@ -229,23 +235,23 @@ def _facts_of_moving(sources: tuple[Source, ...]) -> pa.Table:
     )
 
 
-def _with_facts(rows: DataFrame, facts: pa.Table) -> DataFrame:
-    """Look up each row's file; a row whose file is not known is an error, never dropped."""
-    found = frame_of(rows.sparkSession, facts)
-    joined = rows.join(F.broadcast(found), columns.FILE, "left")
-    unknown = F.concat(F.lit("icefloe lost track of the file "), F.col(columns.FILE))
-    known = F.when(F.col(columns.ORDER).isNull(), F.raise_error(unknown))
-    return joined.withColumn(columns.ORDER, known.otherwise(F.col(columns.ORDER)))
+def _join_file_facts(rows: DataFrame, facts: pa.Table) -> DataFrame:
+    """Join each row with the facts of its file; an unknown file raises and drops no row."""
+    facts_frame = frame_of(rows.sparkSession, facts)
+    joined = rows.join(F.broadcast(facts_frame), columns.FILE, "left")
+    message = F.concat(F.lit("Spark read a file that is not packed: "), F.col(columns.FILE))
+    checked = F.when(F.col(columns.ORDER).isNull(), F.raise_error(message))
+    return joined.withColumn(columns.ORDER, checked.otherwise(F.col(columns.ORDER)))
 
 
-def _output() -> Column:
-    """The new file of a row, by how many bytes of the pack come before it."""
+def _output_index() -> Column:
+    """The new file of a row, by the bytes of the pack before it."""
     before = F.col(_START) + F.col(columns.POS) * F.col(_ROW_BYTES)
     number = F.col(_FIRST) + F.floor(before / F.col(_SHARE))
     return F.least(number, F.col(_LAST)).cast("int")
 
 
-def _tasks(packs: tuple[Pack, ...]) -> int:
-    """Twice as many as there are outputs, since several may fall to one task by chance."""
+def _task_count(packs: tuple[Pack, ...]) -> int:
+    """Twice the number of outputs, because hashing may assign several outputs to one task."""
     outputs = sum(pack.outputs for pack in packs)
     return min(2 * outputs, _MAX_TASKS) if outputs > 1 else 1

@@ -1,4 +1,4 @@
-"""Rewrite manifests: the same files, listed in fewer manifests with one partition's together."""
+"""Rewrite manifests: the same files in fewer manifests, entries of one partition together."""
 
 from __future__ import annotations
 
@@ -29,121 +29,13 @@ from icefloe.metadata.table_state import TableState, state_of
 from icefloe.results import RewriteManifestsResult
 from icefloe.storage.files import remove_files
 
-# -------------------------------------------------------------------------------------------------
-# Manifests laid out anew: entries of one partition together, manifests of the target size.
-
-_TOO_LARGE = 2  # times the target: such a manifest is split
-
-
-@dataclass(frozen=True, slots=True)
-class Clustered:
-    """Every manifest of a snapshot after it, and what was done for it."""
-
-    before: tuple[ManifestFile, ...]
-    manifests: tuple[ManifestFile, ...]
-    removed: tuple[ManifestFile, ...] = ()
-    added: tuple[ManifestFile, ...] = ()
-
-    @property
-    def entries(self) -> int:
-        """Entries that were written anew."""
-        return sum(manifest.existing_files_count or 0 for manifest in self.added)
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    entry: ManifestEntry
-    manifest: str
-    bytes: float  # about
-
-
-def cluster_manifests(draft: SnapshotDraft) -> Clustered:
-    """Write the data manifests of the head anew where that makes fewer, or better ones."""
-    head = draft.head
-    before = list_manifests(head.io, head.snapshot) if head.snapshot else ()
-    live = [m for m in before if m.has_added_files() or m.has_existing_files()]
-    by_spec: dict[int, list[ManifestFile]] = {}
-    for manifest in live:
-        if manifest.content == ManifestContent.DATA:
-            by_spec.setdefault(manifest.partition_spec_id, []).append(manifest)
-    removed: list[ManifestFile] = []
-    added: list[ManifestFile] = []
-    for spec_id, group in by_spec.items():
-        written = _clustered(draft, spec_id, group)
-        if written:
-            removed += group
-            added += written
-    gone = {manifest.manifest_path for manifest in removed}
-    rest = [manifest for manifest in live if manifest.manifest_path not in gone]
-    return Clustered(before, (*added, *rest), tuple(removed), tuple(added))
-
-
-def _clustered(
-    draft: SnapshotDraft, spec_id: int, manifests: list[ManifestFile]
-) -> list[ManifestFile]:
-    """New manifests of one spec; none where the old ones are good."""
-    target = draft.head.settings.manifest_target_bytes
-    entries = _sorted([e for m in manifests for e in _entries(draft, m)])
-    fewest = max(1, ceil(sum(e.bytes for e in entries) / target))
-    runs = sum(1 for _ in groupby(entries, key=lambda e: e.manifest))
-    present = len({e.manifest for e in entries})
-    large = any(
-        m.manifest_length > _TOO_LARGE * target and (m.existing_files_count or 2) > 1
-        for m in manifests
-    )
-    if len(manifests) <= fewest and runs == present and not large:
-        return []
-    return [
-        draft.write(ManifestContent.DATA, spec_id, [existing_entry(e.entry) for e in chunk])
-        for chunk in _chunks(entries, target)
-    ]
-
-
-def _entries(draft: SnapshotDraft, manifest: ManifestFile) -> list[_Entry]:
-    found = read_entries(draft.head.io, manifest)
-    size = manifest.manifest_length / max(1, len(found))
-    return [
-        _Entry(entry, manifest.manifest_path, size)
-        for entry in found
-        if entry.status != ManifestEntryStatus.DELETED
-    ]
-
-
-def _sorted(entries: list[_Entry]) -> list[_Entry]:
-    """By partition; values that cannot be compared are ordered by how they are written."""
-    try:
-        return sorted(entries, key=lambda e: _key(e.entry.data_file.partition))
-    except TypeError:
-        return sorted(entries, key=lambda e: repr(e.entry.data_file.partition))
-
-
-def _key(partition: Record) -> list[tuple[int, object]]:
-    values = [partition[i] for i in range(len(partition))]
-    return [
-        (0, 0) if value is None else (2, 0) if value != value else (1, value)  # noqa: PLR0124 - NaN
-        for value in values
-    ]
-
-
-def _chunks(entries: Sequence[_Entry], target: int) -> list[list[_Entry]]:
-    chunks: list[list[_Entry]] = []
-    size = 0.0
-    for entry in entries:
-        if not chunks or size + entry.bytes > target:
-            chunks.append([])
-            size = 0.0
-        chunks[-1].append(entry)
-        size += entry.bytes
-    return chunks
-
-
 OPERATION = "rewrite_manifests"
 
 
 def rewrite_manifests(catalog: Catalog, state: TableState) -> RewriteManifestsResult:
-    """Publish one snapshot with better manifests; no file of rows is touched.
+    """Publish one snapshot with better manifests; no data or delete file is touched.
 
-    A lost race is tried again on the table as it then is.
+    After a concurrent commit the next attempt starts from the new table state.
     """
     refuse_partial_history(catalog)
     started = time.monotonic()
@@ -169,7 +61,7 @@ def _attempt(
         result = _result(clustered, number)
         if not clustered.added:
             return result
-        summary = draft.summary_of(ManifestChanges(), RemovedFiles(), _facts(clustered))
+        summary = draft.summary_of(ManifestChanges(), RemovedFiles(), _summary_entries(clustered))
         snapshot = draft.finish(list(clustered.manifests), Operation.REPLACE, summary)
     except BaseException:
         remove_files(head.io, draft.written)
@@ -182,7 +74,7 @@ def _attempt(
     return replace(result, snapshot_id=snapshot_id)
 
 
-def _result(clustered: Clustered, number: int) -> RewriteManifestsResult:
+def _result(clustered: ClusteredManifests, number: int) -> RewriteManifestsResult:
     return RewriteManifestsResult(
         manifests_before=len(clustered.before),
         manifests_after=len(clustered.manifests if clustered.added else clustered.before),
@@ -194,8 +86,8 @@ def _result(clustered: Clustered, number: int) -> RewriteManifestsResult:
     )
 
 
-def _facts(clustered: Clustered) -> dict[str, str]:
-    """What Iceberg's own rewrite writes into the summary."""
+def _summary_entries(clustered: ClusteredManifests) -> dict[str, str]:
+    """The summary keys that Iceberg's own manifest rewrite writes."""
     return {
         "icefloe.operation": OPERATION,
         "manifests-created": str(len(clustered.added)),
@@ -203,3 +95,111 @@ def _facts(clustered: Clustered) -> dict[str, str]:
         "manifests-replaced": str(len(clustered.removed)),
         "entries-processed": str(clustered.entries),
     }
+
+
+# -------------------------------------------------------------------------------------------------
+# Clustering: entries sorted by partition, in manifests of the target size
+
+_SPLIT_FACTOR = 2  # a manifest larger than this many times the target is split
+
+
+@dataclass(frozen=True, slots=True)
+class ClusteredManifests:
+    """The manifests of a snapshot before and after clustering."""
+
+    before: tuple[ManifestFile, ...]
+    manifests: tuple[ManifestFile, ...]
+    removed: tuple[ManifestFile, ...] = ()
+    added: tuple[ManifestFile, ...] = ()
+
+    @property
+    def entries(self) -> int:
+        """The number of rewritten entries."""
+        return sum(manifest.existing_files_count or 0 for manifest in self.added)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    entry: ManifestEntry
+    manifest: str
+    bytes: float  # estimated
+
+
+def cluster_manifests(draft: SnapshotDraft) -> ClusteredManifests:
+    """Rewrite the data manifests of the head where that gives fewer or better ones."""
+    head = draft.head
+    before = list_manifests(head.io, head.snapshot) if head.snapshot else ()
+    live = [m for m in before if m.has_added_files() or m.has_existing_files()]
+    by_spec: dict[int, list[ManifestFile]] = {}
+    for manifest in live:
+        if manifest.content == ManifestContent.DATA:
+            by_spec.setdefault(manifest.partition_spec_id, []).append(manifest)
+    removed: list[ManifestFile] = []
+    added: list[ManifestFile] = []
+    for spec_id, manifests in by_spec.items():
+        rewritten = _rewrite_spec(draft, spec_id, manifests)
+        if rewritten:
+            removed += manifests
+            added += rewritten
+    removed_paths = {manifest.manifest_path for manifest in removed}
+    unchanged = [manifest for manifest in live if manifest.manifest_path not in removed_paths]
+    return ClusteredManifests(before, (*added, *unchanged), tuple(removed), tuple(added))
+
+
+def _rewrite_spec(
+    draft: SnapshotDraft, spec_id: int, manifests: list[ManifestFile]
+) -> list[ManifestFile]:
+    """Write new manifests for one partition spec; none when the present ones are good."""
+    target = draft.head.settings.manifest_target_bytes
+    entries = _sort_by_partition([e for m in manifests for e in _live_entries(draft, m)])
+    min_manifests = max(1, ceil(sum(e.bytes for e in entries) / target))
+    runs = sum(1 for _ in groupby(entries, key=lambda e: e.manifest))
+    is_clustered = runs == len({e.manifest for e in entries})
+    has_large = any(
+        m.manifest_length > _SPLIT_FACTOR * target and (m.existing_files_count or 2) > 1
+        for m in manifests
+    )
+    if len(manifests) <= min_manifests and is_clustered and not has_large:
+        return []
+    return [
+        draft.write(ManifestContent.DATA, spec_id, [existing_entry(e.entry) for e in chunk])
+        for chunk in _chunks(entries, target)
+    ]
+
+
+def _live_entries(draft: SnapshotDraft, manifest: ManifestFile) -> list[_Entry]:
+    entries = read_entries(draft.head.io, manifest)
+    size = manifest.manifest_length / max(1, len(entries))
+    return [
+        _Entry(entry, manifest.manifest_path, size)
+        for entry in entries
+        if entry.status != ManifestEntryStatus.DELETED
+    ]
+
+
+def _sort_by_partition(entries: list[_Entry]) -> list[_Entry]:
+    """Sort by partition value, or by its text when values cannot be compared."""
+    try:
+        return sorted(entries, key=lambda e: _partition_sort_key(e.entry.data_file.partition))
+    except TypeError:
+        return sorted(entries, key=lambda e: repr(e.entry.data_file.partition))
+
+
+def _partition_sort_key(partition: Record) -> list[tuple[int, object]]:
+    values = [partition[i] for i in range(len(partition))]
+    return [
+        (0, 0) if value is None else (2, 0) if value != value else (1, value)  # noqa: PLR0124 - NaN
+        for value in values
+    ]
+
+
+def _chunks(entries: Sequence[_Entry], target: int) -> list[list[_Entry]]:
+    chunks: list[list[_Entry]] = []
+    size = 0.0
+    for entry in entries:
+        if not chunks or size + entry.bytes > target:
+            chunks.append([])
+            size = 0.0
+        chunks[-1].append(entry)
+        size += entry.bytes
+    return chunks

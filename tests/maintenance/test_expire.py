@@ -21,7 +21,7 @@ from icefloe.errors import (
     UnsupportedTableError,
 )
 from icefloe.maintenance import expire
-from icefloe.maintenance.expire import Limits, expired
+from icefloe.maintenance.expire import RetentionLimits, find_expired
 from icefloe.settings import Settings
 from support.tables import data_files, rows, snapshots, stored_files
 from support.unreferenced_files import leftovers
@@ -216,12 +216,12 @@ def test_killed_between_commit_and_deletion_leaves_orphans_only(table, monkeypat
 def test_reading_fails_after_the_commit(table, monkeypatch):
     calls = iter([None])
 
-    def fails_later(reach, before, after):
+    def fails_later(reachable, before, after):
         if next(calls, "later") == "later":
             raise StorageError("File is missing: m0.avro")
         return {}
 
-    monkeypatch.setattr(expire, "no_longer_reached", fails_later)
+    monkeypatch.setattr(expire, "newly_unreachable", fails_later)
     stored = stored_files(table)
     with pytest.raises(
         StorageError, match=r"2 snapshots were expired.*no file was deleted.*orphans"
@@ -331,9 +331,9 @@ def test_statistics_files_go_with_their_snapshot(table, lake):
 
 
 def test_tables_that_must_not_be_collected_and_wrong_arguments(table):
-    with pytest.raises(StatementError, match="retain_last is 0"):
+    with pytest.raises(StatementError, match="Invalid value 0 for retain_last"):
         table.expire_snapshots(retain_last=0)
-    with pytest.raises(StatementError, match="older_than is '2020'"):
+    with pytest.raises(StatementError, match="Invalid value '2020' for older_than"):
         table.expire_snapshots(older_than="2020")
     table.set_properties({"gc.enabled": "false"})
     with pytest.raises(UnsupportedTableError, match=r"gc\.enabled = false"):
@@ -349,10 +349,10 @@ def test_a_branch_has_limits_of_its_own(table):
     with table.iceberg.manage_snapshots() as manage:
         manage.create_branch(third, "dev", max_snapshot_age_ms=3_600_000)
     later = int(time.time() * 1000) + 1000
-    limits = Limits.of(Settings(), later, later, 1)
-    assert expired(table.iceberg.metadata, limits).snapshots == ()
-    limits = Limits.of(Settings(), later + 2 * 3_600_000, later, 1)
-    assert expired(table.iceberg.metadata, limits).snapshots == (first, second)
+    limits = RetentionLimits.of(Settings(), later, later, 1)
+    assert find_expired(table.iceberg.metadata, limits).snapshots == ()
+    limits = RetentionLimits.of(Settings(), later + 2 * 3_600_000, later, 1)
+    assert find_expired(table.iceberg.metadata, limits).snapshots == (first, second)
 
 
 def test_an_empty_table_has_nothing_to_expire(table_of):

@@ -9,7 +9,7 @@ import pytest
 
 from icefloe.errors import StatementError, StorageError, UnsupportedTableError
 from icefloe.maintenance import orphans
-from icefloe.maintenance.orphans import is_of_a_writer
+from icefloe.maintenance.orphans import is_writer_file_name
 from icefloe.storage.locations import KnownFiles, name_of
 from support.pyiceberg_tables import (
     age,
@@ -107,9 +107,9 @@ def test_a_doubt_between_two_of_the_tables_own_folders_deletes_nothing(lake, mon
     (tmp_path / "second").mkdir()
     table.set_properties({"write.object-storage.path": f"file://{tmp_path}/second"})
     reached = {name_of(f"file://{tmp_path}/second/a/{path.name}")}
-    found = orphans.files_of
-    monkeypatch.setattr(orphans, "files_of", lambda table: found(table) | reached)
-    with pytest.raises(StorageError, match="may be what a table knows as"):
+    files_of = orphans.files_of
+    monkeypatch.setattr(orphans, "files_of", lambda table: files_of(table) | reached)
+    with pytest.raises(StorageError, match="may be the file that a table refers to as"):
         remove(table)
     assert path.exists()
 
@@ -120,7 +120,7 @@ def test_a_link_to_another_tables_folder_is_a_shared_folder(lake, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(folder_of(other) / "data")
     table = make(lake, "t", 1, **{"write.data.path": f"file://{link}"})
-    with pytest.raises(UnsupportedTableError, match="have a folder in common"):
+    with pytest.raises(UnsupportedTableError, match="share a folder"):
         remove(table)
     assert (ids_of(table), ids_of(other)) == ([1], [7])
 
@@ -192,20 +192,20 @@ def test_a_linked_data_folder_is_outside_the_location(lake, tmp_path):
 )
 def test_names_that_iceberg_writers_give(name):
     known = name.format(u=uuid4(), h=uuid4().hex)
-    assert is_of_a_writer(known)
-    assert not is_of_a_writer(f"{known}.bak")
-    assert not is_of_a_writer(f"a-{known}")
+    assert is_writer_file_name(known)
+    assert not is_writer_file_name(f"{known}.bak")
+    assert not is_writer_file_name(f"a-{known}")
 
 
 def test_names_that_files_of_this_lake_have(lake):
     table = make(lake, "t", 1)
     overwrite(table, 2)
-    assert all(is_of_a_writer(path.name) for path in stored(folder_of(table)))
+    assert all(is_writer_file_name(path.name) for path in stored(folder_of(table)))
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "{u}.parquet", "catalog.db", "metadata.json", *HOME])
 def test_other_names(name):
-    assert not is_of_a_writer(name.format(uuid4(), u=uuid4()))
+    assert not is_writer_file_name(name.format(uuid4(), u=uuid4()))
 
 
 def test_young_files_are_deleted_only_where_the_caller_insists(lake):

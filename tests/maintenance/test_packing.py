@@ -39,7 +39,7 @@ def sizes(packing):
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("file_sizes", "expected"),
     [
         ([10], []),
         ([10, 20], [([10, 20], 1)]),
@@ -52,8 +52,8 @@ def sizes(packing):
         ([60, 60, 60, 60, 60], [([60] * 5, 3)]),
     ],
 )
-def test_sizes_of_one_partition(given, expected):
-    assert sizes(packed(*(candidate(size) for size in given))) == expected
+def test_sizes_of_one_partition(file_sizes, expected):
+    assert sizes(packed(*(candidate(size) for size in file_sizes))) == expected
 
 
 def test_partitions_are_packed_apart_and_oldest_first():
@@ -67,11 +67,11 @@ def test_partitions_are_packed_apart_and_oldest_first():
     assert sizes(packed(*files)) == [([11, 10], 1), ([14, 13], 1)]
 
 
-def test_files_with_deletes_go_alone_too():
-    dented, hidden = candidate(100), candidate(101, partition=("b",), equality=(object(),))
-    found = packed(dented, hidden, live={dented.path: 40})
-    assert sizes(found) == [([100], 1), ([101], 1)]
-    assert [s.bytes for s in found.sources] == [40, 101]
+def test_files_with_deletes_are_rewritten_even_alone():
+    position, equality = candidate(100), candidate(101, partition=("b",), equality=(object(),))
+    packing = packed(position, equality, live={position.path: 40})
+    assert sizes(packing) == [([100], 1), ([101], 1)]
+    assert [s.bytes for s in packing.sources] == [40, 101]
 
 
 def test_a_row_cannot_be_split():
@@ -79,11 +79,11 @@ def test_a_row_cannot_be_split():
     assert sizes(packed(candidate(1000, rows=3))) == [([1000], 3)]
 
 
-def test_files_of_an_old_spec_find_their_partition_row_by_row():
+def test_files_of_an_old_spec_are_repartitioned():
     old, small, good = candidate(100, spec_id=0), candidate(10), candidate(100, number=2)
-    found = packed(old, small, good)
-    assert found.packs == ()
-    assert [s.candidate.live.size for s in found.moving] == [100, 10]
+    packing = packed(old, small, good)
+    assert packing.packs == ()
+    assert [s.candidate.live.size for s in packing.repartitioned] == [100, 10]
 
 
 def test_without_partitions_files_of_every_spec_are_packed_together():

@@ -86,7 +86,7 @@ def test_files_of_others_and_outside_the_folders_stay(lake, tmp_path, caplog):
     assert home.exists()
     assert sorted(ids_of(other)) == [1, 7]
     assert stored(folder_of(other).parent / "t") == {shared}
-    assert f"file://{home} was left when default.t was purged" in caplog.text
+    assert f"Purge of default.t kept file://{home}: it may not belong to the table" in caplog.text
 
 
 def test_a_table_registered_twice_stays_readable(lake):
@@ -115,21 +115,21 @@ def test_a_damaged_table_is_purged_as_far_as_it_can_be_read(lake, caplog):
     path_of(manifest.manifest_path).unlink()
     with caplog.at_level(logging.WARNING, "icefloe"):
         lake.drop_table("t", purge=True)
-    assert "Not every file of default.t can be found" in caplog.text
+    assert "Purge of default.t keeps files that unreadable metadata refers to" in caplog.text
     assert {path.parent.name for path in stored(folder)} == {"data"}
 
 
 def test_a_table_that_took_the_name_since_is_not_dropped(lake, monkeypatch):
     make(lake, "t", 1)
-    judge = own_files.judge
+    select_deletable = own_files.select_deletable
 
-    def renamed(*arguments):
-        judged = judge(*arguments)
+    def rename_after_selection(*arguments):
+        selection = select_deletable(*arguments)
         lake.catalog.rename_table("default.t", "default.renamed")
         make(lake, "t", 8)
-        return judged
+        return selection
 
-    monkeypatch.setattr(own_files, "judge", renamed)
+    monkeypatch.setattr(own_files, "select_deletable", rename_after_selection)
     with pytest.raises(TableNotFoundError, match="is another table now"):
         lake.drop_table("t", purge=True)
     assert (ids_of(lake.table("t")), ids_of(lake.table("renamed"))) == ([8], [1])
