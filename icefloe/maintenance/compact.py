@@ -92,6 +92,7 @@ class CompactCommand(Command[_CompactPlan]):
         check = _conflict_check(plan.state)
         if not packed:
             return Outcome(report, FileChanges(), check)
+        refuse_unplain(source.candidate for source in plan.packing.sources)
         changes = _changes(plan, statement_id)
         counts = RowCounts(
             rows_copied=sum(file.record_count for file in changes.added_data),
