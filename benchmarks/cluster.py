@@ -19,7 +19,7 @@ _START_S = 60
 
 @contextmanager
 def standalone_cluster(folder: Path, *, cores: int, memory: str) -> Iterator[str]:
-    """The master's address; both processes are stopped in any case."""
+    """Start both processes, yield the master's address, and stop them."""
     folder.mkdir(parents=True, exist_ok=True)
     started: list[subprocess.Popen[bytes]] = []
     try:
@@ -64,7 +64,10 @@ def _spark_class(name: str, *arguments: str, log: Path) -> subprocess.Popen[byte
 def _wait_for(log: Path, pattern: str, process: subprocess.Popen[bytes]) -> str:
     until = time.monotonic() + _START_S
     while time.monotonic() < until and process.poll() is None:
-        if found := re.search(pattern, log.read_text(errors="replace")):
-            return found[1]
+        if match := re.search(pattern, log.read_text(errors="replace")):
+            return match[1]
         time.sleep(0.2)
-    raise RuntimeError(f"{pattern!r} was not said: {log.read_text(errors='replace')[-2000:]}")
+    raise RuntimeError(
+        f"{log.name} has no line that matches {pattern!r}: "
+        f"{log.read_text(errors='replace')[-2000:]}"
+    )

@@ -1,4 +1,4 @@
-"""How much faster bytes of a Parquet file are copied than encoded: what `auto` by bytes rests on.
+"""How much faster the bytes of a Parquet file are copied than encoded, for mode `auto`.
 
 python -m benchmarks.copying --size wide
 """
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """In the pieces in which near files are copied."""
+    """Copy in the chunks that icefloe uses for local files."""
     with source.open("rb") as read, target.open("wb") as written:
         while piece := read.read(NEAR):
             written.write(piece)

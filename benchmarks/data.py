@@ -1,6 +1,6 @@
-"""The input rows: made once per size from a fixed seed, the same files for every peer.
+"""The input rows: generated once per size from a fixed seed, the same files for every peer.
 
-Rows are made and read one file at a time, so that no size needs more memory than a file does.
+Rows are generated and read one file at a time, so memory is bounded by one file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Size:
     columns: int
 
     def with_rows(self, rows: int | None) -> Size:
-        """The same columns with another number of rows."""
+        """The same columns, with `rows` rows unless it is None."""
         if rows is None:
             return self
         if rows <= 0 or rows % (FILES * 100):
@@ -59,7 +59,7 @@ SIZES = {
 
 
 def input_files(size: Size, folder: Path) -> tuple[Path, ...]:
-    """The Parquet files of a size under `folder`, made when they are not there yet."""
+    """The Parquet files of a size under `folder`, written when they do not exist."""
     home = folder / f"{size.rows}x{size.columns}-{SEED}"
     home.mkdir(parents=True, exist_ok=True)
     files = tuple(home / f"part-{number}.parquet" for number in range(FILES))
@@ -72,18 +72,18 @@ def input_files(size: Size, folder: Path) -> tuple[Path, ...]:
 
 
 def bind(statement: Statement, size: Size, files: tuple[Path, ...]) -> BoundStatement:
-    """What a statement must do to these rows, worked out without any of the peers."""
-    chosen = statement.chosen(size.rows)
+    """The outcome of a statement on these rows, computed without any of the peers."""
+    row_range = statement.row_range(size.rows)
     changed = 0
     after = Digest()
     for batch in ds.dataset([str(file) for file in files]).to_batches(columns=list(COLUMNS)):
-        values = batch.column(chosen.column).to_numpy()
-        hit = (values >= chosen.low) & (values < chosen.high)
+        values = batch.column(row_range.column).to_numpy()
+        hit = (values >= row_range.low) & (values < row_range.high)
         changed += int(hit.sum())
         after += digest_of([_apply(statement, batch, hit)])
     names = assigned_columns(statement, pq.read_schema(files[0]).names)
     assignments = {name: _expression(pq.read_schema(files[0]).field(name)) for name in names}
-    return BoundStatement(statement, changed, after, where=chosen.sql, assignments=assignments)
+    return BoundStatement(statement, changed, after, where=row_range.sql, assignments=assignments)
 
 
 def _apply(statement: Statement, batch: pa.RecordBatch, hit: np.ndarray) -> pa.RecordBatch:
@@ -105,26 +105,26 @@ def assigned_columns(statement: Statement, names: Sequence[str]) -> tuple[str, .
 
 
 def assigned(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """What an UPDATE makes of a column's values: one more, or a text with a zero at its end."""
+    """The values that an UPDATE assigns: numbers plus one, texts with a zero appended."""
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return pc.binary_join_element_wise(column, "0", "")
     return pc.add(column, pa.scalar(1, column.type))
 
 
 def _expression(field: pa.Field) -> str:
-    """The same in words that Spark and DataFusion both take."""
+    """`assigned` as SQL for both Spark and DataFusion."""
     text = pa.types.is_string(field.type)
     return f"concat({field.name}, '0')" if text else f"{field.name} + 1"
 
 
 def _rows_of_file(size: Size, number: int) -> pa.Table:
-    """Ids ascend over the files; every file has the same number of rows in each bucket."""
+    """Ids ascend over the files; in each file, all buckets have the same number of rows."""
     rows = size.rows // FILES
     return make_rows(size, np.random.default_rng([SEED, number]), number * rows, rows)
 
 
 def make_rows(size: Size, random: np.random.Generator, first: int, rows: int) -> pa.Table:
-    """Rows of the table's columns, with ids from `first` on."""
+    """Rows with the table's columns and ids starting at `first`."""
     columns = {
         "id": pa.array(np.arange(first, first + rows, dtype=np.int64)),
         "bucket": pa.array(random.permutation(np.arange(rows, dtype=np.int32) % 100)),
@@ -152,5 +152,5 @@ def words(random: np.random.Generator, rows: int) -> pa.Array:
 
 @cache
 def vocabulary() -> pa.Array:
-    """All words; the number in a word is its place."""
+    """All words; the number in a word is its index."""
     return pa.array([f"customer-{number:06}" for number in range(WORDS)])

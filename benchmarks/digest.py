@@ -1,4 +1,4 @@
-"""A few exact numbers that differ when rows differ, the same from every engine."""
+"""A checksum of rows that every engine can compute exactly."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 COLUMNS = ("id", "bucket", "value", "name")
 _NAME_PREFIX = len("customer-")
-_WEIGHTS = 997  # weighing by id tells a value in the wrong row from one in the right row
+_WEIGHTS = 997  # weights by id reveal values that are in the wrong row
 
-# For engines that speak SQL; FROM is left to them.
+# For SQL engines, which add FROM.
 AGGREGATES = (
     "count(*) AS row_count",
     "sum(id) AS id_sum",
@@ -23,7 +23,7 @@ AGGREGATES = (
 )
 
 
-Numbers = Mapping[str, np.ndarray]  # the columns, the number in `name` for the text
+Numbers = Mapping[str, np.ndarray]  # the columns; `name` as the number in its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Digest:
     name_sum: int = 0
 
     def __add__(self, other: Digest) -> Digest:
-        """The digest of both's rows together."""
+        """The digest of the rows of both."""
         return Digest(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
@@ -54,7 +54,7 @@ def numbers_of(rows: pa.RecordBatch | pa.Table) -> dict[str, np.ndarray]:
 
 
 def digest_of_numbers(numbers: Numbers) -> Digest:
-    """The digest of columns that `numbers_of` gave."""
+    """The digest of columns that `numbers_of` returned."""
     ids, *others = (numbers[name] for name in COLUMNS)
     weights = ids % _WEIGHTS
     sums = (int((column * weights).sum()) for column in others)

@@ -1,8 +1,8 @@
-"""Reading and writing Parquet footers: our codec of Thrift's compact protocol, and thriftpy2.
+"""Read and write Parquet footers with icefloe's codec of Thrift's compact protocol and thriftpy2.
 
 python -m benchmarks.footers
 
-thriftpy2 needs an IDL, and drops what it does not name; both are told.
+thriftpy2 needs an IDL and drops fields that are not in it: the table has the bytes lost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REPETITIONS = 7
 
 
 def footer_of(columns: int, groups: int) -> bytes:
-    """The footer of a small file of such a shape, as PyArrow writes it."""
+    """The footer that PyArrow writes for a small file with so many columns and row groups."""
     rows = pa.table({f"c{i}": np.arange(groups * 100) + i for i in range(columns)})
     out = io.BytesIO()
     pq.write_table(rows, out, row_group_size=100, write_page_index=True)
@@ -40,13 +40,13 @@ def footer_of(columns: int, groups: int) -> bytes:
 
 
 def best(work: Callable[[], T]) -> tuple[float, T]:
-    """The best of a few runs, in milliseconds, and what the last one gave."""
+    """The fastest of a few runs, in milliseconds, and the result of the last one."""
     seconds = []
     for _ in range(_REPETITIONS):
         started = time.perf_counter()
-        found = work()
+        result = work()
         seconds.append(time.perf_counter() - started)
-    return min(seconds) * 1000, found
+    return min(seconds) * 1000, result
 
 
 def main() -> None:
@@ -55,12 +55,12 @@ def main() -> None:
     )
     for columns, groups in _SHAPES:
         data = footer_of(columns, groups)
-        told = [f"{columns:7} {groups:11} {len(data):8,}"]
+        cells = [f"{columns:7} {groups:11} {len(data):8,}"]
         for read, write in (_thriftpy2(), (lambda data: read_struct(data)[0], write_struct)):
             read_ms, footer = best(partial(read, data))
             write_ms, written = best(partial(write, footer))
-            told.append(f"{read_ms:14.1f} {write_ms:6.1f} {len(data) - len(written):7,}")
-        print(" ".join(told))
+            cells.append(f"{read_ms:14.1f} {write_ms:6.1f} {len(data) - len(written):7,}")
+        print(" ".join(cells))
 
 
 def _thriftpy2() -> tuple[Callable[[bytes], Any], Callable[[Any], bytes]]:

@@ -1,4 +1,4 @@
-"""What icefloe is to reach against peers in the same run, as ratios of seconds."""
+"""Speed goals: ratios of the seconds of a peer to those of icefloe in the same run."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Goal:
     peers: tuple[tuple[str, float], ...]  # name and ratio
     width: str | None = None  # narrow or wide; both when None
 
-    def is_about(self, columns: int) -> bool:
-        """Whether a table with so many columns counts."""
+    def applies_to(self, columns: int) -> bool:
+        """Whether the goal applies to a table with so many columns."""
         return self.width in (None, "wide" if columns >= _WIDE_FROM else "narrow")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One goal for one statement against one peer."""
+    """One goal, for one statement against one peer."""
 
     goal: Goal
     statement: str
@@ -38,7 +38,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """In one or two words."""
+        """Met, missed or not measured."""
         if self.measured is None:
             return "not measured"
         return "met" if self.measured >= self.at_least else "**missed**"
@@ -104,19 +104,19 @@ GOALS = (
 
 
 def statements_of_goals() -> frozenset[str]:
-    """The statements that some goal is about."""
+    """The statements that have a goal."""
     return frozenset(name for goal in GOALS for name in goal.statements)
 
 
 def findings(document: dict[str, Any]) -> Iterator[Finding]:
-    """What one run says about each goal that its statements and its size are about."""
+    """The goals that apply to the statements and the size of a run."""
     size = document["size"]
     if size["name"] == "tiny" or size["rows"] < SIZES[size["name"]].rows:
-        return  # so few rows show what a job costs, not what an engine can do
+        return  # few rows measure the fixed cost of a job, not the engine
     seconds = _best_seconds(document)
     run = [statement["name"] for statement in document["statements"]]
     for goal in GOALS:
-        if not goal.is_about(size["columns"]):
+        if not goal.applies_to(size["columns"]):
             continue
         for statement in (name for name in goal.statements if name in run):
             ours = seconds.get((goal.ours, statement))

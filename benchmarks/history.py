@@ -1,7 +1,7 @@
-"""What a table has been through when it is scanned: small statements in turn, one after another.
+"""The small statements that run on a table before it is scanned.
 
-DELETE, UPDATE of one column and MERGE take turns; each changes about 0.2 % of the rows, in all
-files: those of one bucket with a small value, each statement another bucket.
+DELETE, UPDATE of one column and MERGE alternate; each changes about 0.2 % of the rows, in all
+files: the rows of one bucket with a small value, a different bucket for each statement.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FRACTION = 0.002
 
 
 def history(files: tuple[Path, ...], count: int) -> tuple[BoundStatement, ...]:
-    """The first `count` statements; sources of MERGE are made when they are not there yet."""
+    """The first `count` statements; sources of MERGE are written when they do not exist."""
     _make_sources(files, count)
     changed = np.zeros(100, dtype=np.int64)
     for batch in _dataset(files).to_batches(columns=["bucket"], filter=ds.field("value") < _BELOW):
@@ -35,21 +35,21 @@ def history(files: tuple[Path, ...], count: int) -> tuple[BoundStatement, ...]:
 
 
 def bind_scan(statement: Statement, size: Size, files: tuple[Path, ...]) -> BoundStatement:
-    """What a scan must find after its statements, worked out without any peer."""
-    where = "" if statement.fraction == 1 else statement.chosen(size.rows).sql
+    """The rows that a scan must read after its statements, computed without any peer."""
+    where = "" if statement.fraction == 1 else statement.row_range(size.rows).sql
     low, high = 0, size.rows
     if where:
-        chosen = statement.chosen(size.rows)
-        low, high = chosen.low, chosen.high
-    changed, found = 0, Digest()
+        row_range = statement.row_range(size.rows)
+        low, high = row_range.low, row_range.high
+    changed, digest = 0, Digest()
     for batch in _dataset(files).to_batches(columns=list(COLUMNS)):
         rows = numbers_of(batch)
         hit = _hit(rows, statement.statements_before)
         changed += int(hit.sum())
         after = _after(rows, hit)
         inside = (after["id"] >= low) & (after["id"] < high)
-        found += digest_of_numbers({name: column[inside] for name, column in after.items()})
-    return BoundStatement(statement, changed, found, where=where)
+        digest += digest_of_numbers({name: column[inside] for name, column in after.items()})
+    return BoundStatement(statement, changed, digest, where=where)
 
 
 def _hit(rows: dict[str, np.ndarray], count: int) -> np.ndarray:
@@ -93,13 +93,13 @@ def _make_sources(files: tuple[Path, ...], count: int) -> None:
     missing = [number for number in merges if not _source(files, number).exists()]
     if not missing:
         return
-    wanted = ds.field("bucket").isin(missing) & (ds.field("value") < _BELOW)
-    rows = _dataset(files).to_table(filter=wanted)
+    changed = ds.field("bucket").isin(missing) & (ds.field("value") < _BELOW)
+    rows = _dataset(files).to_table(filter=changed)
     for number in missing:
-        found = _merged(rows.filter(pc.equal(rows["bucket"], number)))
-        order = np.random.default_rng([SEED, number]).permutation(found.num_rows)
+        source = _merged(rows.filter(pc.equal(rows["bucket"], number)))
+        order = np.random.default_rng([SEED, number]).permutation(source.num_rows)
         unfinished = _source(files, number).with_suffix(".unfinished")
-        pq.write_table(found.take(pa.array(order)), unfinished, compression="zstd")
+        pq.write_table(source.take(pa.array(order)), unfinished, compression="zstd")
         unfinished.rename(_source(files, number))
 
 

@@ -1,8 +1,8 @@
-"""Upsert a source as large as the table with little memory, and watch the memory.
+"""Upsert a source as large as the table with little memory, and measure the memory.
 
 python -m benchmarks.large_merge                           20,000,000 rows, merge-on-read, local
 python -m benchmarks.large_merge --mode copy-on-write --cluster
-python -m benchmarks.large_merge --rows 200000             to try it out
+python -m benchmarks.large_merge --rows 200000             a smoke test
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import command_of, commit_of, machine
-from benchmarks.measure import Watched, mebibytes, watch
+from benchmarks.measure import MeasuredProcess, measure, mebibytes
 from benchmarks.peer_runs import ROOT, say, without_paths
 from benchmarks.summary import RESULTS, first_line, save
 
@@ -33,13 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as cleanup:
         work = args.work
         if work is None:
-            made = tempfile.TemporaryDirectory(prefix="icefloe-bench-")
-            work = Path(cleanup.enter_context(made))
+            temporary = tempfile.TemporaryDirectory(prefix="icefloe-bench-")
+            work = Path(cleanup.enter_context(temporary))
         folder = work.resolve() / "large_merge"
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as run:
-            watched = _watch(args, Path(run))
-            document = _document(args, watched, Path(run))
+            process = _measure(args, Path(run))
+            document = _document(args, process, Path(run))
     output = args.output or RESULTS / f"{document['name']}.json"
     save(output, _summary(document), document)
     say(f"wrote {output}")
@@ -52,17 +52,23 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rows", type=int, default=ROWS, help="of table and source, each")
-    parser.add_argument("--files", type=int, default=20, help="of table and source, each")
+    parser.add_argument("--rows", type=int, default=ROWS, help="rows of table and source, each")
+    parser.add_argument("--files", type=int, default=20, help="files of table and source, each")
     parser.add_argument("--mode", choices=_MODES, default="merge-on-read")
     parser.add_argument(
-        "--cluster", action="store_true", help="a master and a worker; else local[*] in one JVM"
+        "--cluster",
+        action="store_true",
+        help="a master and a worker instead of local[*] in one JVM",
     )
-    parser.add_argument("--memory", default="2g", help="of the driver, and of the executor (2g)")
-    parser.add_argument("--worker-memory", default="4g", help="of the cluster's worker (4g)")
-    parser.add_argument("--cores", type=int, default=os.cpu_count(), help="of the cluster's worker")
-    parser.add_argument("--work", type=Path, help="folder for the tables; a temporary one")
-    parser.add_argument("--output", type=Path, help="another file for the result")
+    parser.add_argument(
+        "--memory", default="2g", help="heap of the driver, and of the executor (2g)"
+    )
+    parser.add_argument("--worker-memory", default="4g", help="memory of the cluster's worker (4g)")
+    parser.add_argument("--cores", type=int, default=os.cpu_count(), help="cores of the worker")
+    parser.add_argument("--work", type=Path, help="folder for the tables (a temporary one)")
+    parser.add_argument(
+        "--output", type=Path, help="file of the summary (benchmarks/results/NAME.json)"
+    )
     args = parser.parse_args(arguments)
     if args.rows < 2 or args.rows % 2:
         parser.error("--rows must be even: half of the source's rows are new")
@@ -70,16 +76,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def _watch(args: argparse.Namespace, folder: Path) -> Watched:
+def _measure(args: argparse.Namespace, folder: Path) -> MeasuredProcess:
     job = folder / "job.json"
-    given = ("rows", "files", "mode", "cluster", "memory", "worker_memory", "cores")
-    told = {name: getattr(args, name) for name in given}
-    job.write_text(json.dumps({**told, "folder": str(folder)}))
+    names = ("rows", "files", "mode", "cluster", "memory", "worker_memory", "cores")
+    options = {name: getattr(args, name) for name in names}
+    job.write_text(json.dumps({**options, "folder": str(folder)}))
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     # The only way to size the JVM of a session that icefloe starts itself.
     environment["PYSPARK_SUBMIT_ARGS"] = f"--driver-memory {args.memory} pyspark-shell"
-    return watch(
+    return measure(
         [sys.executable, "-m", "benchmarks.large_merge_worker", str(job)],
         folder=folder,
         environment=environment,
@@ -88,19 +94,19 @@ def _watch(args: argparse.Namespace, folder: Path) -> Watched:
     )
 
 
-def _document(args: argparse.Namespace, watched: Watched, folder: Path) -> dict[str, Any]:
+def _document(args: argparse.Namespace, process: MeasuredProcess, folder: Path) -> dict[str, Any]:
     where = "cluster" if args.cluster else "local"
     name = f"large_merge-{_MODES[args.mode]}-{where}"
     facts = {
         key: value
-        for event in watched.events
+        for event in process.events
         if event["event"] in ("tables", "result")
         for key, value in event.items()
         if key != "event"
     }
-    if watched.failure:
-        facts |= {"status": "failed", "reason": without_paths(watched.failure, folder)}
-        say(f"FAILED: {watched.failure}")
+    if process.failure:
+        facts |= {"status": "failed", "reason": without_paths(process.failure, folder)}
+        say(f"FAILED: {process.failure}")
     return {
         "kind": "large-merge",
         "name": name if args.rows == ROWS else f"{name}-{args.rows}",
@@ -108,22 +114,22 @@ def _document(args: argparse.Namespace, watched: Watched, folder: Path) -> dict[
         "commit": commit_of(ROOT),
         "command": args.command,
         "machine": machine(),
-        "load_average_before": watched.load_average,
+        "load_average_before": process.load_average,
         "mode": args.mode,
         "where": where,
         "memory": args.memory,
         "target_rows": args.rows,
         "source_rows": args.rows,
         **facts,
-        "memory_at_start": watched.seen.start.get(UPSERT, {}),
-        "memory_peak": watched.seen.peak.get(UPSERT, {}),
-        "memory_peak_of_steps": watched.seen.peak,
-        "io": watched.seen.inout.get(UPSERT, []),
+        "memory_at_start": process.usage.start.get(UPSERT, {}),
+        "memory_peak": process.usage.peak.get(UPSERT, {}),
+        "memory_peak_of_steps": process.usage.peak,
+        "io": process.usage.io.get(UPSERT, []),
     }
 
 
 def _summary(document: dict[str, Any]) -> dict[str, Any]:
-    summary = {key: value for key, value in document.items() if key != "told"}
+    summary = {key: value for key, value in document.items() if key != "reported"}
     if "reason" in summary:
         summary["reason"] = first_line(summary["reason"])
     return summary
@@ -136,7 +142,7 @@ def _show(event: dict[str, Any]) -> None:
         case {"event": "tables", "target_bytes": target, "source_bytes": source}:
             say(f"table {mebibytes(target)} MiB, source {mebibytes(source)} MiB")
         case {"event": "result", "status": "ok", "seconds": seconds}:
-            say(f"upsert: {seconds:.1f} s, all rows are right")
+            say(f"upsert: {seconds:.1f} s, all rows are correct")
         case {"event": "result", "status": status, "reason": reason}:
             say(f"upsert {status}: {reason}")
 

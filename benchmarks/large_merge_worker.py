@@ -1,6 +1,6 @@
-"""The process that `benchmarks.large_merge` watches: makes the tables, upserts, checks.
+"""The process that `benchmarks.large_merge` measures: creates the tables, upserts, checks.
 
-No row goes through this process: table and source are made, read and checked by Spark.
+Spark writes, reads and checks table and source: no row passes through this process.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def main() -> None:
         lake = icefloe.connect(Path(job["folder"]) / "lake", spark=spark)
         stack.callback(lake.stop)
         _run(lake, job, parent)
-    parent.tell("end")
+    parent.send("end")
 
 
 def _cluster_session(job: dict[str, Any], stack: ExitStack) -> SparkSession:
-    """A session on a cluster of its own: the executor's JVM is not the driver's."""
+    """A session on its own cluster, so that driver and executor have separate JVMs."""
     folder = Path(job["folder"]) / "cluster"
     cluster = standalone_cluster(folder, cores=job["cores"], memory=job["worker_memory"])
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -57,19 +57,19 @@ def _cluster_session(job: dict[str, Any], stack: ExitStack) -> SparkSession:
 def _run(lake: icefloe.Lake, job: dict[str, Any], parent: Parent) -> None:
     spark, rows = lake.spark, job["rows"]
     if not hasattr(icefloe.Table, "upsert"):
-        parent.tell("result", status="left out", reason="this version of icefloe has no MERGE")
+        parent.send("result", status="left out", reason="this version of icefloe has no MERGE")
         return
-    parent.tell("progress", text=f"making the table: {rows:,} rows")
+    parent.send("progress", text=f"writing the table: {rows:,} rows")
     parent.enter("table")
     table = lake.create_table("bench.large", _SCHEMA)
     table.append(_rows(spark.range(0, rows, 1, job["files"]), version=1))
     parent.enter(None)
-    parent.tell("progress", text=f"making the source: {rows:,} rows, half of them new")
+    parent.send("progress", text=f"writing the source: {rows:,} rows, half of them new")
     parent.enter("source")
     source = Path(job["folder"]) / "source"
     _source_rows(spark, rows, job["files"]).write.parquet(str(source))
     parent.enter(None)
-    parent.tell(
+    parent.send(
         "tables",
         target_files=_data_files(job)[0],
         target_bytes=_data_files(job)[1],
@@ -81,33 +81,33 @@ def _run(lake: icefloe.Lake, job: dict[str, Any], parent: Parent) -> None:
 
 def _upsert(table: icefloe.Table, source: DataFrame, job: dict[str, Any], parent: Parent) -> None:
     _, bytes_before = _data_files(job)
-    parent.tell("progress", text=f"upsert, {job['mode']}")
+    parent.send("progress", text=f"upsert, {job['mode']}")
     parent.enter(UPSERT)
     started = time.perf_counter()
     try:
         result = table.upsert(source, on=["id"]).with_options(mode=job["mode"]).execute()
         seconds = time.perf_counter() - started
         parent.enter(None)
-        parent.tell("progress", text=f"{seconds:.1f} s; checking")
+        parent.send("progress", text=f"{seconds:.1f} s; checking")
         parent.enter("check")
         _check(table, result, job["rows"])
         parent.enter(None)
     except Exception as failed:
         traceback.print_exc()
         parent.enter(None)
-        parent.tell("result", status="failed", reason=f"{type(failed).__name__}: {failed}")
+        parent.send("result", status="failed", reason=f"{type(failed).__name__}: {failed}")
         return
-    parent.tell(
+    parent.send(
         "result",
         status="ok",
         seconds=seconds,
         bytes_written=_data_files(job)[1] - bytes_before,
-        told=plain(asdict(result)),
+        reported=plain(asdict(result)),
     )
 
 
 def _rows(ids: DataFrame, version: int) -> DataFrame:
-    """All columns from the id: what must come out can be told without a second table."""
+    """All columns are computed from the id, so no second table is needed to check them."""
     return ids.selectExpr(
         "id",
         f"{version} AS version",
@@ -119,7 +119,7 @@ def _rows(ids: DataFrame, version: int) -> DataFrame:
 
 
 def _source_rows(spark: SparkSession, rows: int, files: int) -> DataFrame:
-    """Every other id of the table and as many above them, in no order."""
+    """Every other id of the table and as many new ids, shuffled."""
     half = rows // 2
     ids = spark.range(0, rows, 1, files).selectExpr(
         f"CASE WHEN id < {half} THEN id * 2 ELSE id + {half} END AS id"
@@ -129,10 +129,10 @@ def _source_rows(spark: SparkSession, rows: int, files: int) -> DataFrame:
 
 def _check(table: icefloe.Table, result: icefloe.DmlResult, rows: int) -> None:
     half = rows // 2
-    told = (result.rows_updated, result.rows_inserted, result.rows_deleted)
-    if told != (half, half, 0):
-        raise WrongResultError(f"updated, inserted, deleted: {told}, not {(half, half, 0)}")
-    found = tuple(
+    counts = (result.rows_updated, result.rows_inserted, result.rows_deleted)
+    if counts != (half, half, 0):
+        raise WrongResultError(f"updated, inserted, deleted: {counts}, expected {(half, half, 0)}")
+    actual = tuple(
         table.scan()
         .selectExpr(
             "count(*)",
@@ -145,10 +145,10 @@ def _check(table: icefloe.Table, result: icefloe.DmlResult, rows: int) -> None:
     )
     last = rows + half - 1
     expected = (rows + half, rows, 0, 0, last * (last + 1) // 2)
-    if found != expected:
+    if actual != expected:
         raise WrongResultError(
             f"count, of version 2, wrong values, wrong versions, sum of ids: "
-            f"{found}, not {expected}"
+            f"{actual}, expected {expected}"
         )
 
 

@@ -1,4 +1,4 @@
-"""What the numbers were measured on."""
+"""The machine, the commit and the command of a result."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def machine() -> dict[str, object]:
 
 
 def commit_of(repository: Path) -> str | None:
-    """The commit that was measured, with `-dirty` when files were changed since."""
-    told = subprocess.run(
+    """The commit that is measured, with `-dirty` when files have changed since."""
+    described = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=10"],
         cwd=repository,
         capture_output=True,
         text=True,
         check=False,
     )
-    return told.stdout.strip() or None
+    return described.stdout.strip() or None
 
 
 def command_of(parser: argparse.ArgumentParser, args: argparse.Namespace) -> str:

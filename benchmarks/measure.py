@@ -1,4 +1,4 @@
-"""Run one peer's process and watch it: what it tells, memory and input/output of its tree."""
+"""Run one peer's process and measure it: its events, and memory and I/O of its process tree."""
 
 from __future__ import annotations
 
@@ -19,58 +19,58 @@ _SAMPLE_S = 0.05
 _MIB = 2**20
 
 Memory = dict[str, int]  # resident bytes of driver, jvm, workers and total; see `_part`
-InOut = dict[str, int]  # bytes through system calls (chars) and of the disk (bytes)
-_INOUT = ("read_chars", "write_chars", "read_bytes", "write_bytes")
+IoBytes = dict[str, int]  # through system calls (chars) and from or to the disk (bytes)
+_IO_COUNTERS = ("read_chars", "write_chars", "read_bytes", "write_bytes")
 
 
 class PeerFailedError(Exception):
-    """The peer's process ended, or was ended, before it was done."""
+    """The peer's process exited, or was killed, before it was done."""
 
     too_slow = False
 
 
 class TooSlowError(PeerFailedError):
-    """The peer was ended because nothing was heard from it for too long."""
+    """The peer was killed because it sent no event for too long."""
 
     too_slow = True
 
 
 @dataclass(slots=True)
-class OfStatements:
-    """What was seen while statements ran, by their names."""
+class StatementUsage:
+    """Memory and I/O of statements, by their names."""
 
-    start: dict[str, Memory] = field(default_factory=dict)  # when it began the first time
+    start: dict[str, Memory] = field(default_factory=dict)  # at the start of its first run
     peak: dict[str, Memory] = field(default_factory=dict)
-    inout: dict[str, list[InOut]] = field(default_factory=dict)  # one for each repetition
+    io: dict[str, list[IoBytes]] = field(default_factory=dict)  # one entry for each repetition
 
     def add_memory(self, statement: str, sample: Memory) -> None:
-        """Take one sample into account."""
+        """Add one sample."""
         self.start.setdefault(statement, sample)
-        known = self.peak.setdefault(statement, sample)
-        parts = known.keys() | sample.keys()
+        peak = self.peak.setdefault(statement, sample)
+        parts = peak.keys() | sample.keys()
         self.peak[statement] = {
-            part: max(known.get(part, 0), sample.get(part, 0)) for part in sorted(parts)
+            part: max(peak.get(part, 0), sample.get(part, 0)) for part in sorted(parts)
         }
 
-    def add_inout(self, statement: str, before: InOut, after: InOut) -> None:
-        """Take one repetition into account."""
+    def add_io(self, statement: str, before: IoBytes, after: IoBytes) -> None:
+        """Add one repetition."""
         used = {part: after[part] - before[part] for part in after.keys() & before.keys()}
-        self.inout.setdefault(statement, []).append(dict(sorted(used.items())))
+        self.io.setdefault(statement, []).append(dict(sorted(used.items())))
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
-    """Everything that came out of a peer's process."""
+class MeasuredProcess:
+    """What a peer's process sent, and what it used."""
 
     events: tuple[dict[str, Any], ...]
-    seen: OfStatements
+    usage: StatementUsage
     load_average: float
-    failure: str | None = None  # why the process ended before it was done
-    too_slow: bool = False  # the reason is that it took too long
+    failure: str | None = None  # why the process exited before it was done
+    too_slow: bool = False  # it was killed because it took too long
 
 
-def sample_tree(process: psutil.Process) -> Memory:
-    """Resident bytes of a process and its descendants, by what they are."""
+def memory_of_tree(process: psutil.Process) -> Memory:
+    """Resident bytes of a process and its descendants, by kind of process."""
     parts = {"driver": _resident(process), "jvm": 0, "workers": 0}
     for child in process.children(recursive=True):
         try:
@@ -83,10 +83,10 @@ def sample_tree(process: psutil.Process) -> Memory:
 
 
 def _part(child: psutil.Process) -> str | None:
-    """Python workers, the driver's JVM; on a cluster also executors' JVMs and master's, worker's.
+    """The kind of a process: the driver's JVM, a Python worker, on a cluster also the other JVMs.
 
-    None for a thread of a JVM that was forked to become another program, a shell say: it still
-    has the JVM's memory, which would be counted twice.
+    None for a JVM that was just forked to start another program, such as a shell: it shares the
+    JVM's memory, which would count twice.
     """
     name, command = child.name(), child.cmdline()
     if not command or Path(command[0]).name != "java":
@@ -99,68 +99,68 @@ def _part(child: psutil.Process) -> str | None:
     return "services" if any(word in services for word in command) else "jvm"
 
 
-def inout_of_tree(process: psutil.Process) -> InOut:
-    """Bytes that a process tree has read and written so far; empty where the system can't tell.
+def io_of_tree(process: psutil.Process) -> IoBytes:
+    """Bytes that a process tree has read and written so far; empty where they are not counted.
 
-    What an ended process did is counted in the parent that waited for it.
+    The bytes of a process that exited are counted in the parent that waited for it.
     """
-    found = dict.fromkeys(_INOUT, 0)
-    for one in (process, *process.children(recursive=True)):
+    totals = dict.fromkeys(_IO_COUNTERS, 0)
+    for member in (process, *process.children(recursive=True)):
         try:
-            counters = one.io_counters()
-            for part in _INOUT:
-                found[part] += int(getattr(counters, part))
+            counters = member.io_counters()
+            for part in _IO_COUNTERS:
+                totals[part] += int(getattr(counters, part))
         except psutil.Error:
             continue
         except AttributeError:  # not on Linux
             return {}
-    return found
+    return totals
 
 
-def watch(
+def measure(
     command: Sequence[str],
     *,
     folder: Path,
     environment: Mapping[str, str],
     silence_s: float,
     show: Callable[[dict[str, Any]], None],
-) -> Watched:
-    """Run a peer's process to its end; `show` is called with everything it tells."""
+) -> MeasuredProcess:
+    """Run a peer's process to its end; `show` is called with every event."""
     load = os.getloadavg()[0]
-    seen = OfStatements()
+    usage = StatementUsage()
     events: list[dict[str, Any]] = []
     try:
         with _process(command, folder, environment) as worker:
-            for event in _events_outside_statements(worker, silence_s, seen):
+            for event in _measured_events(worker, silence_s, usage):
                 events.append(event)
                 show(event)
     except PeerFailedError as failed:
-        return Watched(tuple(events), seen, load, str(failed), failed.too_slow)
-    return Watched(tuple(events), seen, load)
+        return MeasuredProcess(tuple(events), usage, load, str(failed), failed.too_slow)
+    return MeasuredProcess(tuple(events), usage, load)
 
 
-def _events_outside_statements(
-    worker: subprocess.Popen[bytes], silence_s: float, seen: OfStatements
+def _measured_events(
+    worker: subprocess.Popen[bytes], silence_s: float, usage: StatementUsage
 ) -> Iterator[dict[str, Any]]:
-    """What the worker tells; statements are watched while they run."""
+    """The events of the worker; `phase` events start and end the measurement of a statement."""
     tree = psutil.Process(worker.pid)
     phase: str | None = None
-    before: InOut = {}
+    before: IoBytes = {}
     for event in _events(worker, silence_s):
-        if event is None:  # time for a sample
+        if event is None:  # a sample is due
             if phase is not None:
-                seen.add_memory(phase, sample_tree(tree))
+                usage.add_memory(phase, memory_of_tree(tree))
             continue
         if event["event"] != "phase":
             yield event
             continue
         if phase is not None:
-            seen.add_inout(phase, before, inout_of_tree(tree))
+            usage.add_io(phase, before, io_of_tree(tree))
         phase = event["name"] or phase
         if phase is not None:
-            seen.add_memory(phase, sample_tree(tree))
+            usage.add_memory(phase, memory_of_tree(tree))
         phase = event["name"]
-        before = inout_of_tree(tree)
+        before = io_of_tree(tree)
         _answer(worker)
 
 
@@ -168,8 +168,8 @@ def _answer(worker: subprocess.Popen[bytes]) -> None:
     try:
         worker.stdin.write(b"\n")
         worker.stdin.flush()
-    except OSError as gone:
-        raise PeerFailedError("the process ended early") from gone
+    except OSError as closed:
+        raise PeerFailedError("the process exited early") from closed
 
 
 @contextmanager
@@ -199,7 +199,7 @@ def _process(
 
 
 def _end(worker: subprocess.Popen[bytes]) -> None:
-    """Wait for a process that said it is done; end it and its children otherwise."""
+    """Wait for the process to exit; kill it and its children when they do not."""
     try:
         children = psutil.Process(worker.pid).children(recursive=True)
     except psutil.Error:
@@ -216,22 +216,22 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
 
 
 def _events(worker: subprocess.Popen[bytes], silence_s: float) -> Iterator[dict[str, Any] | None]:
-    """What the worker tells, and None whenever a sample is due; until it says `end`."""
-    heard = time.monotonic()
+    """The worker's events up to `end`, and None whenever a sample is due."""
+    last_event = time.monotonic()
     rest = b""
     with selectors.DefaultSelector() as selector:
         selector.register(worker.stdout, selectors.EVENT_READ)
         while True:
             if not selector.select(_SAMPLE_S):
-                if time.monotonic() - heard > silence_s:
+                if time.monotonic() - last_event > silence_s:
                     raise TooSlowError(f"it took longer than {silence_s:.0f} s")
                 yield None
                 continue
-            heard = time.monotonic()
-            told = os.read(worker.stdout.fileno(), 1 << 16)
-            if not told:
-                raise PeerFailedError("the process ended early")
-            *lines, rest = (rest + told).split(b"\n")
+            last_event = time.monotonic()
+            data = os.read(worker.stdout.fileno(), 1 << 16)
+            if not data:
+                raise PeerFailedError("the process exited early")
+            *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 event = json.loads(line)
                 if event["event"] == "end":

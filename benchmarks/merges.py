@@ -1,4 +1,4 @@
-"""What a MERGE is made of: its clauses, and the rows of its source."""
+"""The MERGE statements: their clauses, and the rows of their sources."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from zlib import crc32
 
 KEY = "id"
 ON = f"target.{KEY} = source.{KEY}"
-OPERATION = "op"  # the column of a change feed that the table lacks
+OPERATION = "op"  # the column of a change feed that the table does not have
 
 
 class When(StrEnum):
-    """Which rows a clause is about."""
+    """Which rows a clause applies to."""
 
     MATCHED = "matched"
     NOT_MATCHED = "not matched"
@@ -21,7 +21,7 @@ class When(StrEnum):
 
 
 class Action(StrEnum):
-    """What a clause does to them; all columns go by name."""
+    """What a clause does to these rows; columns are matched by name."""
 
     UPDATE_ALL = "update set *"
     INSERT_ALL = "insert *"
@@ -29,7 +29,7 @@ class Action(StrEnum):
 
 
 class Condition(StrEnum):
-    """Conditions in words that Spark and DataFusion both take; `sources.py` knows the meaning."""
+    """Conditions as SQL for both Spark and DataFusion; `sources.py` evaluates them."""
 
     IS_DELETE = f"source.{OPERATION} = 'D'"
     IS_NO_DELETE = f"source.{OPERATION} <> 'D'"
@@ -54,19 +54,19 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class SourceShape:
-    """The source's rows, as parts of the number of rows in the table."""
+    """The source's rows, as fractions of the number of rows in the table."""
 
-    changed: float = 0  # ids of the table, every column but the key with another value
-    same: float = 0  # rows of the table as they are
+    changed: float = 0  # ids of the table, with new values in the columns of the digest
+    same: float = 0  # unchanged rows of the table
     deleted: float = 0  # ids of the table, with operation D
-    new: float = 0  # ids above all of the table's
-    unknown_deleted: float = 0  # the same, with operation D: nothing must come of them
+    new: float = 0  # ids above those of the table
+    unknown_deleted: float = 0  # the same, with operation D: they must change nothing
     operations: bool = False  # whether there is an operation column: I, U or D
     clustered: bool = False  # ids of the table are taken from one file, not from all
 
     @property
     def fingerprint(self) -> str:
-        """Another one for another shape."""
+        """A different text for each shape."""
         return f"{crc32(repr(self).encode()):08x}"
 
 
@@ -79,17 +79,17 @@ class Merge:
     source: SourceShape
 
     @classmethod
-    def from_json(cls, given: dict[str, Any]) -> Self:
-        """From what `dataclasses.asdict` gave."""
+    def from_json(cls, fields: dict[str, Any]) -> Self:
+        """The inverse of `dataclasses.asdict`."""
         clauses = tuple(
             Clause(
                 When(clause["when"]),
                 Action(clause["action"]),
                 Condition(clause["condition"]) if clause["condition"] else None,
             )
-            for clause in given["clauses"]
+            for clause in fields["clauses"]
         )
-        return cls(given["title"], clauses, SourceShape(**given["source"]))
+        return cls(fields["title"], clauses, SourceShape(**fields["source"]))
 
 
 _UPDATE = Clause(When.MATCHED, Action.UPDATE_ALL)
@@ -101,9 +101,9 @@ _CHANGE_FEED = (
     _UPDATE,
     Clause(When.NOT_MATCHED, Action.INSERT_ALL, Condition.IS_NO_DELETE),
 )
-# The source is the truth about one bucket: of it, rows that the source lacks go.
+# The source has all rows of one bucket: rows of it that the source lacks are deleted.
 _BY_SOURCE = (_UPDATE, Clause(When.NOT_MATCHED_BY_SOURCE, Action.DELETE, Condition.IN_BUCKET))
-# The source is the whole truth: rows that differ are updated, rows that it lacks go.
+# The source has all rows: rows that differ are updated, rows that it lacks are deleted.
 _SYNC = (
     Clause(When.MATCHED, Action.UPDATE_ALL, Condition.VALUE_DIFFERS),
     Clause(When.NOT_MATCHED_BY_SOURCE, Action.DELETE),

@@ -23,20 +23,20 @@ _COLOURS = {
 _OTHER_COLOUR = "#8c6d31"
 
 _WIDTH = 900
-_LEFT = 270  # room for the statements' names
-_RIGHT = 90  # room for the number behind the longest bar
+_LEFT = 270  # width of the statements' titles
+_RIGHT = 90  # width of the number after the longest bar
 _BAR = 13
 _GAP = 14  # between statements
 _LEGEND_ROW = 20
 _LEGEND_COLUMN = 150
-_LETTERS = 38  # of a statement's name on one line
+_LETTERS = 38  # of a title on one line
 _STEPS = (1, 2, 5)
 _LEFT_OUT = "left out"
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One peer at one statement; without seconds, why there are none."""
+    """One peer at one statement; without seconds, a note says why."""
 
     peer: str
     seconds: float | None
@@ -59,9 +59,9 @@ class Axis:
     high: float
 
     def x(self, seconds: float) -> float:
-        """Where a time is, in pixels from the left."""
-        part = math.log(seconds / self.low) / math.log(self.high / self.low)
-        return _LEFT + part * (_WIDTH - _LEFT - _RIGHT)
+        """The position of a time, in pixels from the left."""
+        fraction = math.log(seconds / self.low) / math.log(self.high / self.low)
+        return _LEFT + fraction * (_WIDTH - _LEFT - _RIGHT)
 
     def ticks(self) -> Iterator[float]:
         """1, 2 and 5 times powers of ten."""

@@ -1,11 +1,11 @@
-"""Replacing 1 of 100 partitions, and rows that straddle files, against overwriting and delta-rs.
+"""Replacing 1 of 100 partitions, and rows of several files, compared to overwriting and delta-rs.
 
-    python -m benchmarks.replace                   # a smoke test, its times mean nothing
-    python -m benchmarks.replace --rows 4000000    # writes benchmarks/results/replace/replace.json
+    python -m benchmarks.replace                           # a smoke test, its times mean nothing
+    python -m benchmarks.replace --rows 2000000 --save     # writes results/replace/replace.json
 
-Prints a table in Markdown. Every peer loads the same rows, one file per partition. The statement
-alone is timed, on the wall clock; before each repetition the table is rolled back. Rows and sums
-afterwards are compared with what must come out, computed without any peer.
+Prints a Markdown table. Every peer loads the same rows, one file per partition. Only the statement
+is timed, on the wall clock; before each repetition the table is rolled back. Rows and sums
+afterwards are compared to the expected ones, which are computed without any peer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROOT = Path(__file__).parent.parent
 
 @dataclass(frozen=True)
 class Case:
-    """A statement: the rows that go, the rows that come."""
+    """A statement: the rows that it replaces, and the new rows."""
 
     name: str
     predicate: str
@@ -80,9 +80,9 @@ def cases_of(rows: pa.Table) -> list[Case]:
     ]
 
 
-def _case(name: str, predicate: str, rows: pa.Table, goes: pa.ChunkedArray) -> Case:
-    """New rows are the old ones with another `value`, still true for the predicate."""
-    old = rows.filter(goes)
+def _case(name: str, predicate: str, rows: pa.Table, replaced: pa.ChunkedArray) -> Case:
+    """The new rows are the old ones with a new `value` for which the predicate still holds."""
+    old = rows.filter(replaced)
     changed = pc.add(old["value"], 1) if predicate == ONE else pc.subtract(499, old["value"])
     new = old.set_column(2, "value", changed)
     total = pc.sum(rows["value"]).as_py() - pc.sum(old["value"]).as_py()
@@ -90,7 +90,7 @@ def _case(name: str, predicate: str, rows: pa.Table, goes: pa.ChunkedArray) -> C
 
 
 class IcefloePeer:
-    """icefloe: whole partitions by metadata, rows in a mode, or the whole table overwritten."""
+    """icefloe: replaces partitions by metadata, or rows in a mode, or overwrites the table."""
 
     def __init__(self, folder: Path, rows: pa.Table, scope: str, mode: str) -> None:
         self._lake = icefloe.connect(folder)
@@ -103,9 +103,9 @@ class IcefloePeer:
 
     def run(self, case: Case) -> None:
         if self._scope == "table":
-            kept = f"NOT ({case.predicate})"
+            unchanged = f"NOT ({case.predicate})"
             frame = self._lake.spark.createDataFrame(case.new)
-            self._table.overwrite(self._table.scan(where=kept).unionByName(frame))
+            self._table.overwrite(self._table.scan(where=unchanged).unionByName(frame))
             return
         statement = self._table.replace_where(case.predicate, case.new)
         statement.with_options(scope=self._scope).execute()
@@ -113,7 +113,7 @@ class IcefloePeer:
     def restore(self) -> None:
         self._table.rollback(self._base)
 
-    def found(self) -> tuple[int, int]:
+    def rows_and_sum(self) -> tuple[int, int]:
         row = self._table.scan().selectExpr("count(*)", "sum(value)").first()
         return row[0], row[1]
 
@@ -134,11 +134,11 @@ class DeltaRsPeer:
         if table.version() > self._base:
             table.restore(self._base)
 
-    def found(self) -> tuple[int, int]:
+    def rows_and_sum(self) -> tuple[int, int]:
         query = "SELECT count(*) AS n, sum(value) AS s FROM t"
         table = DeltaTable(self.folder)
-        told = pa.table(QueryBuilder().register("t", table).execute(query).read_all())
-        return told["n"][0].as_py(), told["s"][0].as_py()
+        answer = pa.table(QueryBuilder().register("t", table).execute(query).read_all())
+        return answer["n"][0].as_py(), answer["s"][0].as_py()
 
 
 Peer = IcefloePeer | DeltaRsPeer
@@ -180,11 +180,12 @@ def _timed(peer: Peer, case: Case) -> tuple[float, int]:
     before = set(peer.folder.rglob("*.parquet"))
     started = time.perf_counter()
     peer.run(case)
-    took = time.perf_counter() - started
+    seconds = time.perf_counter() - started
     new = set(peer.folder.rglob("*.parquet")) - before
-    if peer.found() != case.after:
-        raise AssertionError(f"{case.name}: {peer.found()} where {case.after} must come out")
-    return took, sum(file.stat().st_size for file in new)
+    actual = peer.rows_and_sum()
+    if actual != case.after:
+        raise AssertionError(f"{case.name}: rows and sum {actual}, expected {case.after}")
+    return seconds, sum(file.stat().st_size for file in new)
 
 
 def markdown(results: Results) -> str:
@@ -204,14 +205,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--save", action="store_true", help="write the result file")
-    chosen = parser.parse_args()
-    rows = table_of(chosen.rows)
+    args = parser.parse_args()
+    rows = table_of(args.rows)
     with tempfile.TemporaryDirectory() as folder:
         peers = {name: make() for name, make in peers_of(Path(folder), rows).items()}
-        results = measure(peers, cases_of(rows), chosen.repetitions)
+        results = measure(peers, cases_of(rows), args.repetitions)
     print(markdown(results))
-    if chosen.save:
-        _save(results, chosen.rows, chosen.repetitions)
+    if args.save:
+        _save(results, args.rows, args.repetitions)
 
 
 def _save(results: Results, rows: int, repetitions: int) -> None:

@@ -21,14 +21,17 @@ from benchmarks.summary import RESULTS
 _MODES = ("-cow", "-mor")
 _LARGE_MERGE = "large-merge"
 _PLOTS = "plots"  # folder beside the report
-_INTRODUCTION = """# Benchmarks
+_INTRODUCTION = """# All benchmark results
 
-Made by `python -m benchmarks.report` from the files in `benchmarks/results/`; see
-`benchmarks/README.md` for what is measured and how to run it again. Seconds are the best of the
-repetitions, in a warm session. In brackets: that peer's seconds divided by icefloe's; above 1,
-icefloe is faster. A peer that works in one mode (`-cow`, `-mor`) is compared with icefloe in the
-same mode, others with both: copy-on-write first, then merge-on-read. A dash: see what is missing,
-below the tables. Plots have a logarithmic scale. Goals are ratios of the same kind."""
+`make bench-report` writes this file from the files in `results/`. [README.md](README.md) describes
+what is measured and how to repeat it; [docs/benchmarks.md](../docs/benchmarks.md) is the short
+page.
+
+Seconds are the best of the repetitions, in a warm session. In brackets: the peer's seconds divided
+by icefloe's; above 1, icefloe is faster. A peer with one mode (`-cow`, `-mor`) is compared to
+icefloe in the same mode, the others to both modes: copy-on-write first, then merge-on-read. A dash:
+there is no result, and the reason is below the tables. Plots have a logarithmic scale. Goals are
+ratios of the same kind."""
 
 Cell = Callable[[dict[str, Any], dict[str, Any]], str]
 
@@ -55,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def section(document: dict[str, Any]) -> str:
-    """One run: what it ran on, its tables, and what is missing from them."""
+    """One run: machine and options, the tables, and what has no result."""
     peers = [peer for peer in document["peers"] if peer["status"] == "ok"]
     parts = [
         f"## {document['name']}",
@@ -70,33 +73,33 @@ def section(document: dict[str, Any]) -> str:
         _table(document, peers, _memory_cell),
         "### Tables and versions",
         _peer_table(peers),
-        *_missing(document),
+        *_without_result(document),
     ]
     return "\n\n".join(parts)
 
 
 def _goals_table(document: dict[str, Any]) -> list[str]:
-    """Goals that this run's statements and size are about: reached or not."""
+    """The goals that apply to this run: met, missed or not measured."""
     titles = {statement["name"]: statement["title"] for statement in document["statements"]}
     rows = [
         [
-            found.goal.title,
-            titles[found.statement],
-            found.peer,
-            f"{found.at_least:g}×",
-            "–" if found.measured is None else f"{found.measured:.2f}×",
-            found.verdict,
+            finding.goal.title,
+            titles[finding.statement],
+            finding.peer,
+            f"{finding.at_least:g}×",
+            "–" if finding.measured is None else f"{finding.measured:.2f}×",
+            finding.verdict,
         ]
-        for found in findings(document)
+        for finding in findings(document)
     ]
     if not rows:
         return []
     counts = Counter(row[-1].strip("*") for row in rows)
-    told = ", ".join(
+    totals = ", ".join(
         f"{counts[verdict]} {verdict}" for verdict in ("met", "missed", "not measured")
     )
     head = ["goal", "statement", "against", "at least", "measured", ""]
-    return ["### Goals", f"{told}.", _markdown(head, rows)]
+    return ["### Goals", f"{totals}.", _markdown(head, rows)]
 
 
 def _plots(document: dict[str, Any]) -> list[str]:
@@ -118,6 +121,7 @@ def _facts(document: dict[str, Any]) -> str:
         f"best of {_repetitions(document)} after {_warm_ups(document)}. {document['date'][:10]}, "
         f"commit {document['commit'] or 'unknown'}. {machine['cores']} cores ({machine['cpu']}), "
         f"{memory_gib:.0f} GiB, {machine['system']}, Python {machine['python']}."
+        + (f" `{document['command']}`" if "command" in document else "")
     )
 
 
@@ -127,49 +131,49 @@ def _repetitions(document: dict[str, Any]) -> str:
 
 def _warm_ups(document: dict[str, Any]) -> str:
     count = document["warm_ups"]
-    told = f"{count} untimed run{'' if count == 1 else 's'} of each kind"
-    return told + _limit(document.get("warm_up_seconds"))
+    warm_ups = f"{count} untimed run{'' if count == 1 else 's'} of each kind"
+    return warm_ups + _limit(document.get("warm_up_seconds"))
 
 
 def _limit(most_s: float | None) -> str:
-    return "" if most_s is None else f" (no further one after {most_s:g} s of them)"
+    return "" if most_s is None else f" (no more after {most_s:g} s)"
 
 
 def _table(document: dict[str, Any], peers: Sequence[dict[str, Any]], cell: Cell) -> str:
     rows = []
     for statement in document["statements"]:
-        found = [_result(peer, statement["name"]) for peer in peers]
+        results = [_result(peer, statement["name"]) for peer in peers]
         cells = [
             cell(peer, result) if result.get("status") == "ok" else "–"
-            for peer, result in zip(peers, found, strict=True)
+            for peer, result in zip(peers, results, strict=True)
         ]
         rows.append([statement["title"], *cells])
     return _markdown(["statement", *(peer["name"] for peer in peers)], rows)
 
 
 def _seconds_cell(peers: Sequence[dict[str, Any]]) -> Cell:
-    found = [peer for peer in peers if peer["name"].startswith(OURS)]
-    ours = sorted(found, key=lambda peer: peer["name"])  # copy-on-write first
+    icefloe = [peer for peer in peers if peer["name"].startswith(OURS)]
+    ours = sorted(icefloe, key=lambda peer: peer["name"])  # copy-on-write first
 
     def cell(peer: dict[str, Any], result: dict[str, Any]) -> str:
         seconds = result["best_seconds"]
-        shown = f"{seconds:.2f}"
-        against = [mine for mine in ours if _comparable(peer["name"], mine["name"])]
-        if peer in ours or not against:
-            return shown
-        results = [_result(mine, result["statement"]) for mine in against]
+        text = f"{seconds:.2f}"
+        compared = [mode for mode in ours if _comparable(peer["name"], mode["name"])]
+        if peer in ours or not compared:
+            return text
+        our_results = [_result(mode, result["statement"]) for mode in compared]
         ratios = [
-            f"{seconds / mine['best_seconds']:.2f}×" if mine.get("status") == "ok" else "–"
-            for mine in results
+            f"{seconds / our['best_seconds']:.2f}×" if our.get("status") == "ok" else "–"
+            for our in our_results
         ]
-        return f"{shown} ({', '.join(ratios)})"
+        return f"{text} ({', '.join(ratios)})"
 
     return cell
 
 
-def _comparable(peer: str, mine: str) -> bool:
-    """Whether a peer is compared with one of icefloe's modes."""
-    return not peer.endswith(_MODES) or peer[-4:] == mine[-4:]
+def _comparable(peer: str, ours: str) -> bool:
+    """Whether a peer is compared to one of icefloe's modes."""
+    return not peer.endswith(_MODES) or peer[-4:] == ours[-4:]
 
 
 def _written_cell(_peer: dict[str, Any], result: dict[str, Any]) -> str:
@@ -177,7 +181,7 @@ def _written_cell(_peer: dict[str, Any], result: dict[str, Any]) -> str:
 
 
 def _written_table(document: dict[str, Any], peers: Sequence[dict[str, Any]]) -> list[str]:
-    """A scan writes nothing."""
+    """The changes alone: a scan writes nothing."""
     changes = [statement for statement in document["statements"] if statement["kind"] != "scan"]
     if not changes:
         return []
@@ -186,7 +190,7 @@ def _written_table(document: dict[str, Any], peers: Sequence[dict[str, Any]]) ->
 
 
 def _read_table(document: dict[str, Any], peers: Sequence[dict[str, Any]]) -> list[str]:
-    """Nothing where the system does not count the bytes."""
+    """Empty where the system does not count the bytes."""
     if not any(result.get("bytes_read") for peer in peers for result in peer["results"]):
         return []
     heading = "### Read by one statement, MiB (system calls of the whole process tree)"
@@ -220,8 +224,18 @@ def _peer_table(peers: Sequence[dict[str, Any]]) -> str:
 
 
 def large_section(documents: Sequence[dict[str, Any]]) -> str:
-    """Upserts of a large source with little memory: one row for each run."""
-    head = ["run", "rows", "source", "mode", "where", "seconds", "right", "MiB written", "peak MiB"]
+    """Upserts of a large source with little memory, one row for each run."""
+    head = [
+        "run",
+        "rows",
+        "source",
+        "mode",
+        "where",
+        "seconds",
+        "correct",
+        "MiB written",
+        "peak MiB",
+    ]
     rows = [
         [
             document["name"],
@@ -237,16 +251,16 @@ def large_section(documents: Sequence[dict[str, Any]]) -> str:
         for document in documents
     ]
     about = (
-        "Upsert of a source as large as the table, half of its rows new, made by "
-        "`python -m benchmarks.large_merge`; the memory given is that of the driver "
-        "(local: of the one JVM), on a cluster also that of the executor. Peaks are resident "
-        "memory by kind of process: driver is the Python process, jvm the driver's JVM, workers "
-        "are the Python workers."
+        "Upserts of a source as large as the table, half of its rows new, by "
+        "`python -m benchmarks.large_merge`. The memory after the place is the heap of the driver "
+        "(local: of the only JVM), on a cluster also of the executor. Peaks are resident memory "
+        "by kind of process: driver is the Python process, jvm the driver's JVM, workers are the "
+        "Python workers."
     )
     return "\n\n".join(["## Large upserts", about, _markdown(head, rows)])
 
 
-def _missing(document: dict[str, Any]) -> list[str]:
+def _without_result(document: dict[str, Any]) -> list[str]:
     lines = [
         f"* {peer['name']} {peer['status']}: {peer['reason']}"
         for peer in document["peers"]
@@ -258,11 +272,11 @@ def _missing(document: dict[str, Any]) -> list[str]:
         for result in peer.get("results", [])
         if result["status"] != "ok"
     ]
-    return ["### Missing", "\n".join(lines)] if lines else []
+    return ["### Without a result", "\n".join(lines)] if lines else []
 
 
 def _result(peer: dict[str, Any], name: str) -> dict[str, Any]:
-    return next((found for found in peer["results"] if found["statement"] == name), {})
+    return next((result for result in peer["results"] if result["statement"] == name), {})
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

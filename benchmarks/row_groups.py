@@ -1,11 +1,11 @@
-"""Which size of row groups suits surgery, and what scans pay for it.
+"""The size of row groups: its effect on copy-on-write statements and on scans.
 
     python -m benchmarks.row_groups                       # a smoke test, its times mean nothing
     python -m benchmarks.row_groups --size wide --save    # writes results/row_groups/wide.json
 
 The same rows in tables that differ in `write.parquet.row-group-size-bytes` alone. Copy-on-write
 statements, spread and in one file, and three scans are timed on the wall clock; tables take turns,
-and the first round only warms up. Prints a table in Markdown.
+and the first round only warms up. Prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Sized:
         }
 
     def facts(self) -> dict[str, int]:
-        """Size and row groups of the table's files."""
+        """Bytes and row groups of the table's files."""
         self.restore()
         files = self._paths()
         groups = sum(pq.read_metadata(path).num_row_groups for path in files)
@@ -116,10 +116,10 @@ def measure(tables: list[Sized], repetitions: int) -> dict[str, dict[int, list[f
                 table.restore()
                 started = time.perf_counter()
                 table.works[name]()
-                took = time.perf_counter() - started
+                elapsed_s = time.perf_counter() - started
                 if number:
                     of_work = seconds.setdefault(name, {})
-                    of_work.setdefault(table.mebibytes, []).append(took)
+                    of_work.setdefault(table.mebibytes, []).append(elapsed_s)
     return seconds
 
 
@@ -130,9 +130,9 @@ def markdown(seconds: dict[str, dict[int, list[float]]], facts: dict[int, dict[s
         lines.append(
             f"| {name}, s | " + " | ".join(f"{min(v):.2f}" for v in values.values()) + " |"
         )
-    sizes = (f"{told['bytes'] / MEBIBYTE:.0f}" for told in facts.values())
+    sizes = (f"{table['bytes'] / MEBIBYTE:.0f}" for table in facts.values())
     lines.append("| table, MiB | " + " | ".join(sizes) + " |")
-    groups = (str(told["row_groups"]) for told in facts.values())
+    groups = (str(table["row_groups"]) for table in facts.values())
     lines.append("| row groups in the table | " + " | ".join(groups) + " |")
     return "\n".join(lines)
 
@@ -142,17 +142,17 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="tiny")
     parser.add_argument("--mebibytes", type=int, nargs="+", default=GROUP_MEBIBYTES)
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--work", type=Path, help="folder with the input rows; a temporary one")
+    parser.add_argument("--work", type=Path, help="folder with the input rows (a temporary one)")
     parser.add_argument("--save", action="store_true", help="write the result file")
-    chosen = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, icefloe.connect(Path(folder) / "lake") as lake:
-        files = input_files(SIZES[chosen.size], (chosen.work or Path(folder)) / "input")
-        tables = [Sized(lake, mebibytes, files) for mebibytes in chosen.mebibytes]
+        files = input_files(SIZES[args.size], (args.work or Path(folder)) / "input")
+        tables = [Sized(lake, mebibytes, files) for mebibytes in args.mebibytes]
         facts = {table.mebibytes: table.facts() for table in tables}
-        seconds = measure(tables, chosen.repetitions)
+        seconds = measure(tables, args.repetitions)
     print(markdown(seconds, facts))
-    if chosen.save:
-        _save(chosen.size, seconds, facts)
+    if args.save:
+        _save(args.size, seconds, facts)
 
 
 def _save(

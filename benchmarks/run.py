@@ -1,4 +1,4 @@
-"""Time statements on the same rows with several engines, in one run.
+"""Time statements on the same rows with several engines.
 
 python -m benchmarks.run --size narrow
 """
@@ -50,7 +50,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     names = [_GOALS, *Kind, *(statement.name for statement in STATEMENTS)]
     parser = argparse.ArgumentParser(prog="benchmarks.run", description=__doc__)
     parser.add_argument("--size", choices=SIZES, default="tiny")
-    parser.add_argument("--rows", type=int, help="another number of rows, in multiples of 800")
+    parser.add_argument(
+        "--rows", type=int, help="number of rows instead of the size's; a multiple of 800"
+    )
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=DEFAULT_PEERS)
     parser.add_argument(
         "--statements",
@@ -58,68 +60,73 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         choices=names,
         default=list(Kind),
         metavar="KIND|NAME",
-        help="kinds, single ones, or those that have goals: " + ", ".join(names),
+        help="kinds, names, or the statements that have goals: " + ", ".join(names),
     )
-    parser.add_argument("--repetitions", type=int, default=3, help="best of how many (3)")
+    parser.add_argument(
+        "--repetitions", type=int, default=3, help="timed runs of each statement (3)"
+    )
     parser.add_argument(
         "--repetition-seconds",
         type=float,
-        help="no further repetitions of a statement after this many seconds of it (no limit)",
+        help="stop repeating a statement after so many seconds of timed runs (no limit)",
     )
     parser.add_argument(
         "--warm-ups",
         type=int,
         default=5,
-        help="untimed runs of each kind; peers without a JVM get one (5)",
+        help="untimed runs of each kind of statement; one for peers without a JVM (5)",
     )
     parser.add_argument(
         "--warm-up-seconds",
         type=float,
         default=30,
-        help="no further untimed runs of a kind after this many seconds of them (30)",
+        help="stop warming up a kind after so many seconds of untimed runs (30)",
     )
-    parser.add_argument("--driver-memory", default="1g", help="for every Spark (1g)")
-    parser.add_argument("--name", help="of the result; the size's name unless given")
-    parser.add_argument("--output", type=Path, help="another file for the result")
-    parser.add_argument("--work", type=Path, help="folder for rows and tables; a temporary one")
-    parser.add_argument("--keep", action="store_true", help="leave the tables in --work")
+    parser.add_argument("--driver-memory", default="1g", help="heap of every JVM (1g)")
+    parser.add_argument("--name", help="name of the result (the size's name)")
+    parser.add_argument(
+        "--output", type=Path, help="file of the summary (benchmarks/results/NAME.json)"
+    )
+    parser.add_argument("--work", type=Path, help="folder for rows and tables (a temporary one)")
+    parser.add_argument("--keep", action="store_true", help="keep the tables in --work")
     parser.add_argument(
         "--silence",
         type=float,
         default=1800,
-        help="a statement that takes more than so many seconds is given up (1800)",
+        help="stop a statement that takes longer than so many seconds (1800)",
     )
     parser.add_argument(
         "--python",
         action="append",
         default=[],
         metavar="PEER=PATH",
-        help="another interpreter for a peer, of an environment of its own",
+        help="interpreter of a peer, in its own environment",
     )
     args = parser.parse_args(arguments)
-    for given in args.python:
-        if given.partition("=")[0] not in PEERS or not given.partition("=")[2]:
-            parser.error(f"--python {given!r} must be PEER=PATH, PEER one of {', '.join(PEERS)}")
+    for option in args.python:
+        peer, _, path = option.partition("=")
+        if peer not in PEERS or not path:
+            parser.error(f"--python {option!r} must be PEER=PATH, PEER one of {', '.join(PEERS)}")
     if args.repetitions < 1:
         parser.error("--repetitions must be at least 1")
     args.command = command_of(parser, args)
     return args
 
 
-def _work_folder(given: Path | None, cleanup: ExitStack) -> Path:
-    if given is None:
+def _work_folder(folder: Path | None, cleanup: ExitStack) -> Path:
+    if folder is None:
         return Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="icefloe-bench-")))
-    given.mkdir(parents=True, exist_ok=True)
-    return given.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.resolve()
 
 
 def _prepare(args: argparse.Namespace, size: Size, work: Path) -> Run:
     say(f"input: {size.rows:,} rows, {size.columns} columns, {FILES} files")
     files = input_files(size, work / "input")
-    wanted = {*args.statements, *(statements_of_goals() if _GOALS in args.statements else ())}
-    chosen = [s for s in STATEMENTS if s.name in wanted or s.kind in wanted]
-    statements = tuple(_BINDERS.get(s.kind, bind)(s, size, files) for s in chosen)
-    before = max((s.statements_before for s in chosen), default=0)
+    names = {*args.statements, *(statements_of_goals() if _GOALS in args.statements else ())}
+    selected = [s for s in STATEMENTS if s.name in names or s.kind in names]
+    statements = tuple(_BINDERS.get(s.kind, bind)(s, size, files) for s in selected)
+    before = max((s.statements_before for s in selected), default=0)
     return Run(
         work,
         files,
@@ -130,7 +137,7 @@ def _prepare(args: argparse.Namespace, size: Size, work: Path) -> Run:
         args.warm_ups,
         args.warm_up_seconds,
         args.silence,
-        dict(given.split("=", 1) for given in args.python),
+        dict(option.split("=", 1) for option in args.python),
         args.driver_memory,
         args.keep,
     )
@@ -151,9 +158,9 @@ def _document(size: Size, run: Run, peers: list[dict[str, Any]]) -> dict[str, An
 
 
 def _has_failure(peers: list[dict[str, Any]]) -> bool:
-    found = [peer["status"] for peer in peers]
-    found += [result["status"] for peer in peers for result in peer.get("results", [])]
-    return "failed" in found
+    statuses = [peer["status"] for peer in peers]
+    statuses += [result["status"] for peer in peers for result in peer.get("results", [])]
+    return "failed" in statuses
 
 
 if __name__ == "__main__":

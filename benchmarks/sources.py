@@ -1,6 +1,6 @@
-"""The source of a MERGE: one Parquet file for all peers, and what must come out of it.
+"""The source of a MERGE, one Parquet file for all peers, and the expected outcome.
 
-A source can be as large as the table: it is made and read in parts.
+A source can be as large as the table, so it is written and read in parts.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from benchmarks.merges import KEY, OPERATION, Action, Condition, Merge, SourceSh
 from benchmarks.statements import BoundStatement, Statement, clustered_start
 
 _ROW_GROUP = 250_000
-_PART_ROWS = 500_000  # rows that are put into no order at once
-_OPERATIONS = ("U", "D", "U")  # of rows that are changed, deleted and the same
+_PART_ROWS = 500_000  # rows that are shuffled at once
+_OPERATIONS = ("U", "D", "U")  # of changed, deleted and unchanged rows
 
 Rows = dict[str, np.ndarray]  # columns of the same length
 
 
 def bind_merge(statement: Statement, size: Size, files: tuple[Path, ...]) -> BoundStatement:
-    """Make the source when it is not there yet, and work out the outcome without any peer."""
+    """Write the source when it does not exist, and compute the outcome without any peer."""
     merge = statement.merge
     if merge is None:
-        raise ValueError(f"{statement.name} is no MERGE")
+        raise ValueError(f"{statement.name} is not a MERGE")
     path = files[0].with_name(f"source-{statement.name}-{merge.source.fingerprint}.parquet")
     if not path.exists():
         unfinished = path.with_suffix(".unfinished")
-        _write_in_no_order(_source(merge.source, size, files), unfinished, size, merge.source)
+        _write_shuffled(_source(merge.source, size, files), unfinished, size, merge.source)
         unfinished.rename(path)
     changed, after = outcome(merge, size, files, path)
     source = pq.read_metadata(path)
@@ -50,7 +50,7 @@ def bind_merge(statement: Statement, size: Size, files: tuple[Path, ...]) -> Bou
 
 
 def _source(shape: SourceShape, size: Size, files: tuple[Path, ...]) -> Iterator[pa.Table]:
-    """Rows of the table, file by file, some of them changed; then new ones."""
+    """Rows of the table, file by file, some of them changed, then new rows."""
     random = np.random.default_rng([SEED, int(shape.fingerprint, 16)])
     taken = _taken(shape, size, random)
     rows_of_file = size.rows // len(files)
@@ -60,9 +60,9 @@ def _source(shape: SourceShape, size: Size, files: tuple[Path, ...]) -> Iterator
             continue
         rows = pq.read_table(file)
         for kind, operation in enumerate(_OPERATIONS, start=1):
-            found = rows.take(pa.array(np.flatnonzero(of_file == kind)))
-            found = _changed(found, random) if kind == 1 else found
-            yield _with_operation(found, operation, shape)
+            selected = rows.take(pa.array(np.flatnonzero(of_file == kind)))
+            selected = _changed(selected, random) if kind == 1 else selected
+            yield _with_operation(selected, operation, shape)
     first_new = size.rows
     for fraction, operation in ((shape.new, "I"), (shape.unknown_deleted, "D")):
         count = round(size.rows * fraction)
@@ -73,22 +73,20 @@ def _source(shape: SourceShape, size: Size, files: tuple[Path, ...]) -> Iterator
 
 
 def _taken(shape: SourceShape, size: Size, random: np.random.Generator) -> np.ndarray:
-    """For each row of the table: 0 when the source lacks it, else its place in `_OPERATIONS`."""
+    """For each row: 0 when the source lacks it, else 1 + its index in `_OPERATIONS`."""
     counts = [round(size.rows * part) for part in (shape.changed, shape.deleted, shape.same)]
     if shape.clustered:
-        known = clustered_start(size.rows) + random.permutation(sum(counts))
+        ids = clustered_start(size.rows) + random.permutation(sum(counts))
     else:
-        known = random.permutation(size.rows)[: sum(counts)]
+        ids = random.permutation(size.rows)[: sum(counts)]
     taken = np.zeros(size.rows, dtype=np.uint8)
-    for kind, ids in enumerate(np.split(known, np.cumsum(counts)[:-1]), start=1):
-        taken[ids] = kind
+    for kind, ids_of_kind in enumerate(np.split(ids, np.cumsum(counts)[:-1]), start=1):
+        taken[ids_of_kind] = kind
     return taken
 
 
-def _write_in_no_order(
-    tables: Iterator[pa.Table], path: Path, size: Size, shape: SourceShape
-) -> None:
-    """Rows as one Parquet file: each goes to a part by chance, then each part is shuffled."""
+def _write_shuffled(tables: Iterator[pa.Table], path: Path, size: Size, shape: SourceShape) -> None:
+    """Write one Parquet file: rows are assigned to random parts, then each part is shuffled."""
     random = np.random.default_rng([SEED, int(shape.fingerprint, 16), 1])
     fractions = (shape.changed, shape.deleted, shape.same, shape.new, shape.unknown_deleted)
     count = 1 + int(size.rows * sum(fractions)) // _PART_ROWS
@@ -116,14 +114,14 @@ def _scatter(
                     open_files.enter_context(pa.ipc.new_stream(str(part), rows.schema))
                     for part in parts
                 ]
-            place = random.integers(0, len(parts), rows.num_rows)
+            part_of_row = random.integers(0, len(parts), rows.num_rows)
             for number, writer in enumerate(writers):
-                writer.write_table(rows.take(pa.array(np.flatnonzero(place == number))))
+                writer.write_table(rows.take(pa.array(np.flatnonzero(part_of_row == number))))
         return rows.schema
 
 
 def _changed(rows: pa.Table, random: np.random.Generator) -> pa.Table:
-    """Every column of the digest with another value; the key stays."""
+    """The rows with new values in the columns of the digest, except the key."""
     bucket = (rows["bucket"].to_numpy() + 1) % 100
     value = rows["value"].to_numpy() + random.integers(1, 1000, rows.num_rows)
     new = {
@@ -143,72 +141,72 @@ def _with_operation(rows: pa.Table, operation: str, shape: SourceShape) -> pa.Ta
 
 
 def outcome(merge: Merge, size: Size, files: tuple[Path, ...], source: Path) -> tuple[int, Digest]:
-    """The number of rows changed and the digest afterwards, worked out file by file."""
+    """The number of changed rows and the digest afterwards, computed file by file."""
     rows_of_file = size.rows // len(files)
     changed, after = 0, Digest()
     for number, file in enumerate(files):
         first = number * rows_of_file
         table = numbers_of(pq.read_table(file, columns=list(COLUMNS)))
-        known = _read_source(source, first, first + rows_of_file)
-        of_file, rows = apply(merge, table, known, first)
-        changed += of_file
+        source_rows = _read_source(source, first, first + rows_of_file)
+        changed_in_file, rows = apply(merge, table, source_rows, first)
+        changed += changed_in_file
         after += digest_of_numbers(rows)
-    nothing = {name: column[:0] for name, column in table.items()}
-    inserted, rows = apply(merge, nothing, _read_source(source, size.rows, 2 * size.rows), 0)
+    no_rows = {name: column[:0] for name, column in table.items()}
+    inserted, rows = apply(merge, no_rows, _read_source(source, size.rows, 2 * size.rows), 0)
     return changed + inserted, after + digest_of_numbers(rows)
 
 
 def _read_source(path: Path, low: int, high: int) -> Rows:
-    """The source's rows with ids of a range."""
+    """The source's rows with ids in a range."""
     has_operations = OPERATION in pq.read_schema(path).names
     columns = [*COLUMNS, OPERATION] if has_operations else list(COLUMNS)
-    wanted = (ds.field(KEY) >= low) & (ds.field(KEY) < high)
-    rows = ds.dataset(path).to_table(columns=columns, filter=wanted)
+    in_range = (ds.field(KEY) >= low) & (ds.field(KEY) < high)
+    rows = ds.dataset(path).to_table(columns=columns, filter=in_range)
     operations = {OPERATION: rows[OPERATION].to_numpy()} if has_operations else {}
     return {**numbers_of(rows), **operations}
 
 
 def apply(merge: Merge, table: Rows, source: Rows, first: int) -> tuple[int, Rows]:
-    """The number of rows changed, and the rows afterwards.
+    """The number of changed rows, and the rows afterwards.
 
-    The table's ids are `first`, `first` + 1, … in order, so an id tells a row's place.
+    The table's ids are `first`, `first` + 1, … in order, so an id determines the row's index.
     """
     rows = len(table[KEY])
-    known = (source[KEY] >= first) & (source[KEY] < first + rows)
-    place = np.where(known, source[KEY] - first, 0)
+    matched = (source[KEY] >= first) & (source[KEY] < first + rows)
+    index = np.where(matched, source[KEY] - first, 0)
     after = {name: column.copy() for name, column in table.items()}
     keep = np.ones(rows, dtype=bool)
-    met = np.zeros(rows, dtype=bool)
-    met[place[known]] = True
+    in_source = np.zeros(rows, dtype=bool)
+    in_source[index[matched]] = True
     inserted: Rows = {name: column[:0] for name, column in table.items()}
     changed = 0
-    undecided = np.ones(len(known), dtype=bool)
+    undecided = np.ones(len(matched), dtype=bool)
     for clause in merge.clauses:
         if clause.when is When.NOT_MATCHED_BY_SOURCE:
-            gone = ~met
+            deleted = ~in_source
             if clause.condition is Condition.IN_BUCKET:
-                gone &= table["bucket"] == 7
-            changed += int(gone.sum())
-            keep &= ~gone
+                deleted &= table["bucket"] == 7
+            changed += int(deleted.sum())
+            keep &= ~deleted
             continue
-        hit = undecided & (known if clause.when is When.MATCHED else ~known)
+        hit = undecided & (matched if clause.when is When.MATCHED else ~matched)
         if clause.condition is not None and hit.any():
-            hit &= _CONDITIONS[clause.condition](table, source, place)
+            hit &= _CONDITIONS[clause.condition](table, source, index)
         undecided &= ~hit
         changed += int(hit.sum())
         match clause.action:
             case Action.DELETE:
-                keep[place[hit]] = False
+                keep[index[hit]] = False
             case Action.UPDATE_ALL:
                 for name, column in after.items():
-                    column[place[hit]] = source[name][hit]
+                    column[index[hit]] = source[name][hit]
             case Action.INSERT_ALL:
                 inserted = {name: source[name][hit] for name in table}
     return changed, {name: np.concatenate([after[name][keep], inserted[name]]) for name in table}
 
 
 _CONDITIONS: dict[Condition, Callable[[Rows, Rows, np.ndarray], np.ndarray]] = {
-    Condition.IS_DELETE: lambda _table, source, _place: source[OPERATION] == "D",
-    Condition.IS_NO_DELETE: lambda _table, source, _place: source[OPERATION] != "D",
-    Condition.VALUE_DIFFERS: lambda table, source, place: table["value"][place] != source["value"],
+    Condition.IS_DELETE: lambda _table, source, _index: source[OPERATION] == "D",
+    Condition.IS_NO_DELETE: lambda _table, source, _index: source[OPERATION] != "D",
+    Condition.VALUE_DIFFERS: lambda table, source, index: table["value"][index] != source["value"],
 }

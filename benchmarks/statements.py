@@ -1,4 +1,4 @@
-"""The statements that are timed, and what each must do to the rows."""
+"""The statements that are timed, and their expected outcome."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.merges import MERGES, Clause, Merge
 
 
 class Kind(StrEnum):
-    """What a statement is."""
+    """The kind of a statement."""
 
     DELETE = "delete"
     UPDATE = "update"  # value = value + 1, or every column but the key
@@ -20,7 +20,7 @@ class Kind(StrEnum):
 
 
 class Placement(StrEnum):
-    """Where the rows that change lie."""
+    """Where the changed rows are."""
 
     SPREAD = "spread"  # in every file
     CLUSTERED = "clustered"  # in one file
@@ -39,7 +39,7 @@ class ValueRange:
 
     @property
     def sql(self) -> str:
-        """The range in words that Spark, DataFusion and PyIceberg all take."""
+        """The range as SQL for Spark, DataFusion and PyIceberg."""
         if self.high == self.low + 1:
             return f"{self.column} = {self.low}"
         if self.low == 0:
@@ -49,7 +49,7 @@ class ValueRange:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement, without regard to how many rows the table has."""
+    """One statement, for a table with any number of rows."""
 
     name: str
     kind: Kind
@@ -57,7 +57,7 @@ class Statement:
     placement: Placement
     merge: Merge | None = None
     all_columns: bool = False  # UPDATE: every column but the key, not one
-    statements_before: int = 0  # SCAN: how many statements the table has been through
+    statements_before: int = 0  # SCAN: how many statements run on the table before
 
     @property
     def title(self) -> str:
@@ -77,8 +77,8 @@ class Statement:
         """Statements of one shape warm each other up."""
         return self.kind, self.all_columns, self.merge.clauses if self.merge else ()
 
-    def chosen(self, rows: int) -> ValueRange:
-        """Which of the table's rows an UPDATE or DELETE changes, or a scan of a part reads."""
+    def row_range(self, rows: int) -> ValueRange:
+        """The rows that an UPDATE or DELETE changes, or a scan of a part reads."""
         if self.placement is Placement.CLUSTERED:
             first = clustered_start(rows)
             return ValueRange("id", first, first + round(rows * self.fraction))
@@ -87,7 +87,7 @@ class Statement:
 
 
 def clustered_start(rows: int) -> int:
-    """The first id of clustered rows: the fourth of eight files has those from 37.5 % to 50 %."""
+    """The first id of clustered rows, in the fourth of eight files (37.5 % to 50 % of the ids)."""
     return rows * 38 // 100
 
 
@@ -103,7 +103,7 @@ def _merge(name: str, merge: Merge) -> Statement:
 
 
 def _scans(count: int) -> tuple[Statement, Statement]:
-    """Of all rows, and of 1 % of them in one file; the table is brought to that state once."""
+    """Scans of all rows, and of 1 % of them in one file."""
     every = Statement(
         f"scan-after-{count}", Kind.SCAN, 1, Placement.SPREAD, statements_before=count
     )
@@ -128,11 +128,11 @@ STATEMENTS = (
 
 @dataclass(frozen=True, slots=True)
 class BoundStatement:
-    """A statement on rows of a known number, with what must come out of it."""
+    """A statement on a table of one size, with its expected outcome."""
 
     statement: Statement
-    rows_changed: int  # SCAN: by all statements before
-    after: Digest  # of all rows afterwards; SCAN: of the rows it finds
+    rows_changed: int  # SCAN: by all statements before it
+    after: Digest  # of all rows afterwards; SCAN: of the rows it reads
     where: str = ""  # DELETE, UPDATE, and a scan of a part
     assignments: dict[str, str] = field(default_factory=dict)  # UPDATE: column and expression
     source: str = ""  # MERGE: the name of a Parquet file beside the input, or its path
@@ -141,7 +141,7 @@ class BoundStatement:
 
     @property
     def assigned_sql(self) -> str:
-        """What stands after SET."""
+        """The assignments of SET."""
         return ", ".join(f"{name} = {value}" for name, value in self.assignments.items())
 
     def to_json(self) -> dict[str, Any]:
@@ -149,9 +149,9 @@ class BoundStatement:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, given: dict[str, Any]) -> Self:
-        """From what `to_json` gave."""
-        fields = given["statement"]
+    def from_json(cls, bound: dict[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        fields = bound["statement"]
         statement = Statement(
             fields["name"],
             Kind(fields["kind"]),
@@ -161,4 +161,4 @@ class BoundStatement:
             fields["all_columns"],
             fields["statements_before"],
         )
-        return cls(**{**given, "statement": statement, "after": Digest(**given["after"])})
+        return cls(**{**bound, "statement": statement, "after": Digest(**bound["after"])})

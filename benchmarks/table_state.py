@@ -1,4 +1,4 @@
-"""A peer's table between statements: warmed up, brought to a state, brought back."""
+"""The state of a peer's table: warm-ups, statements before a scan, restoring the initial table."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _CATALOG = "catalog.db"
 
 
 class Listener(Protocol):
-    """Who hears how far it is."""
+    """Receives progress events."""
 
-    def tell(self, event: str, **facts: Any) -> None: ...
+    def send(self, event: str, **facts: Any) -> None: ...
 
 
 @dataclass(slots=True)
 class WarmUps:
-    """Untimed runs: so many of each kind of statement, fewer of those that take long."""
+    """Untimed runs of each kind of statement, limited by number and by time."""
 
     most: int
     most_s: float
@@ -32,12 +32,12 @@ class WarmUps:
     _seconds: defaultdict[Hashable, float] = field(default_factory=lambda: defaultdict(float))
 
     def due(self, statement: Statement) -> bool:
-        """Whether one more is to come."""
+        """Whether another one is to run."""
         key = _kind_of(statement)
         return self._counts[key] < self.most and self._seconds[key] < self.most_s
 
     def run(self, peer: Peer, bound: BoundStatement) -> None:
-        """One more; a failed one counts too."""
+        """Run another one; it counts even if it fails."""
         key = _kind_of(bound.statement)
         started = time.perf_counter()
         try:
@@ -47,31 +47,31 @@ class WarmUps:
             self._seconds[key] += time.perf_counter() - started
 
     def done(self, statement: Statement) -> int:
-        """How many there were."""
+        """How many have run."""
         return self._counts[_kind_of(statement)]
 
 
 @dataclass(frozen=True, slots=True)
 class Repetitions:
-    """Timed runs of a statement: so many, fewer of one that takes long."""
+    """Timed runs of a statement, limited by number and by time."""
 
     most: int
     most_s: float | None = None  # None: no limit
 
     def due(self, runs: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether one more is to come after these."""
-        spent = sum(run["seconds"] for run in runs)
-        in_time = not runs or self.most_s is None or spent < self.most_s
+        """Whether another one is to run after these."""
+        total_s = sum(run["seconds"] for run in runs)
+        in_time = not runs or self.most_s is None or total_s < self.most_s
         return in_time and len(runs) < self.most
 
 
 def _kind_of(statement: Statement) -> Hashable:
-    """A scan is warmed up on the table that it reads, other statements by those of their shape."""
+    """A scan is warmed up by itself, other statements by any of the same shape."""
     return statement.name if statement.kind is Kind.SCAN else statement.shape
 
 
 class TableState:
-    """The table, and how many statements of the history it has been through."""
+    """The table, and how many statements of the history have run on it."""
 
     def __init__(self, peer: Peer, history: Sequence[BoundStatement], listener: Listener) -> None:
         self.peer = peer
@@ -81,13 +81,13 @@ class TableState:
         self._done = 0
 
     def bring_to(self, statement: Statement) -> None:
-        """The state that a statement is timed on, from the one that the table is in if possible."""
-        wanted = statement.statements_before
-        if wanted < self._done:
+        """Run the history that a statement needs, starting from the present state if possible."""
+        count = statement.statements_before
+        if count < self._done:
             self.restore()
-        for bound in self._history[self._done : wanted]:
-            text = f"statement {self._done + 1} of {wanted} before {statement.name}"
-            self._listener.tell("progress", text=text, statement=statement.name)
+        for bound in self._history[self._done : count]:
+            text = f"statement {self._done + 1} of {count} before {statement.name}"
+            self._listener.send("progress", text=text, statement=statement.name)
             self.peer.run(bound)
             self._done += 1
             live = self.peer.live_files()
@@ -95,20 +95,20 @@ class TableState:
                 self._remove_all_but(live)
 
     def restore(self) -> None:
-        """Back to the first table; data files that nothing refers to now make room."""
+        """Restore the initial table, and delete the data files that it does not refer to."""
         self.peer.restore()
         self._done = 0
         self._remove_all_but(frozenset())
 
     def _remove_all_but(self, live: frozenset[str]) -> None:
-        """Fifty statements that rewrite a table of 1 GiB would leave 50 GiB behind."""
+        """Save disk space: fifty statements that rewrite 1 GiB would leave 50 GiB."""
         for path in sizes(self.peer.table_folder):
             if path not in self._originals and path.name not in live and not is_metadata(path):
                 path.unlink()
 
 
 def sizes(folder: Path) -> dict[Path, int]:
-    """The table's files; a catalog database and checksum files are none."""
+    """The table's files and their sizes, without catalog databases and checksum files."""
     return {
         path: path.stat().st_size
         for path in folder.rglob("*")

@@ -1,9 +1,9 @@
-"""One peer in a process of its own: runs the statements, tells the parent as JSON lines.
+"""One peer in its own process: runs the statements and sends events to the parent as JSON lines.
 
     python -m benchmarks.worker JOB.json      (started by benchmarks.run)
 
-The parent answers every `phase` line, after it has sampled the memory; the clock stands still
-until then.
+The parent replies to every `phase` event after it has sampled the memory; no clock runs until
+then.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from benchmarks.table_state import Repetitions, TableState, WarmUps, is_metadata
 
 
 class WrongResultError(Exception):
-    """The peer did not do what the statement says."""
+    """The rows are not those that the statement must produce."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
     """The process that started this one."""
 
-    told: TextIO
-    answers: TextIO
+    events: TextIO
+    replies: TextIO
 
-    def tell(self, event: str, **facts: Any) -> None:
-        """Say one thing; nothing is waited for."""
-        self.told.write(json.dumps({"event": event, **facts}, default=str) + "\n")
-        self.told.flush()
+    def send(self, event: str, **facts: Any) -> None:
+        """Send an event without waiting for a reply."""
+        self.events.write(json.dumps({"event": event, **facts}, default=str) + "\n")
+        self.events.flush()
 
     def enter(self, phase: str | None) -> None:
-        """Say which statement is about to run (None: none is) and wait for the answer."""
-        self.tell("phase", name=phase)
-        if not self.answers.readline():
-            raise SystemExit("the parent is gone")
+        """Send which statement is about to run (None: none) and wait for the reply."""
+        self.send("phase", name=phase)
+        if not self.replies.readline():
+            raise SystemExit("the parent process has exited")
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def main() -> None:
     peer = PEERS[job["peer"]].make(Path(job["folder"]))
     files = [Path(file) for file in job["files"]]
     statements, history = (
-        [_bound(given, files[0].parent) for given in job[part]]
+        [_bound(fields, files[0].parent) for fields in job[part]]
         for part in ("statements", "history")
     )
     _set_up(peer, files, parent)
@@ -69,34 +69,36 @@ def main() -> None:
     for bound in statements:
         _run_statement(state, bound, repetitions, warm_ups, parent)
     peer.close()
-    parent.tell("end")
+    parent.send("end")
 
 
-def _bound(given: dict[str, Any], folder: Path) -> BoundStatement:
-    bound = BoundStatement.from_json(given)
+def _bound(fields: dict[str, Any], folder: Path) -> BoundStatement:
+    bound = BoundStatement.from_json(fields)
     return replace(bound, source=str(folder / bound.source)) if bound.source else bound
 
 
 def take_stdout() -> TextIO:
-    """The pipe to the parent; what libraries print goes to stderr from now on."""
-    told = os.fdopen(os.dup(1), "w")
+    """The pipe to the parent; from now on, libraries that print write to stderr."""
+    pipe = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    return told
+    return pipe
 
 
 def _set_up(peer: Peer, files: Sequence[Path], parent: Parent) -> None:
-    parent.tell("progress", text="making the table")
+    parent.send("progress", text="creating the table")
     started = time.perf_counter()
     peer.setup(files)
     seconds = time.perf_counter() - started
-    made = {path: size for path, size in sizes(peer.table_folder).items() if not is_metadata(path)}
-    if len(made) != len(files):
-        raise WrongResultError(f"the table has {len(made)} data files, not {len(files)}")
-    parent.tell(
+    data_files = {
+        path: size for path, size in sizes(peer.table_folder).items() if not is_metadata(path)
+    }
+    if len(data_files) != len(files):
+        raise WrongResultError(f"the table has {len(data_files)} data files, expected {len(files)}")
+    parent.send(
         "table",
         setup_seconds=seconds,
-        data_files=len(made),
-        data_bytes=sum(made.values()),
+        data_files=len(data_files),
+        data_bytes=sum(data_files.values()),
         versions=dict(peer.versions()),
     )
 
@@ -104,7 +106,7 @@ def _set_up(peer: Peer, files: Sequence[Path], parent: Parent) -> None:
 def _warm_up_once(
     state: TableState, statements: Sequence[BoundStatement], warm_ups: WarmUps, parent: Parent
 ) -> None:
-    """One untimed statement of each kind; of MERGE, for each set of clauses."""
+    """Run one untimed statement of each kind, of MERGE one for each set of clauses."""
     seen = set()
     for bound in statements:
         statement = bound.statement
@@ -113,12 +115,12 @@ def _warm_up_once(
         if statement.shape in seen or not warm_ups.due(statement):
             continue
         seen.add(statement.shape)
-        parent.tell("progress", text=f"warming up: {statement.name}", statement=statement.name)
+        parent.send("progress", text=f"warming up: {statement.name}", statement=statement.name)
         try:
             warm_ups.run(state.peer, bound)
-        except ConnectionError:  # its JVM is lost, and every other statement would fail
+        except ConnectionError:  # the JVM exited: every other statement would fail
             raise
-        except Exception:  # the timed run will fail too, and be told
+        except Exception:  # the timed run fails too, and is reported
             traceback.print_exc()
         state.restore()
 
@@ -132,7 +134,7 @@ def _run_statement(
 ) -> None:
     name = bound.statement.name
     if reason := state.peer.reason_to_leave_out(bound):
-        parent.tell("result", statement=name, status="left out", reason=reason)
+        parent.send("result", statement=name, status="left out", reason=reason)
         return
     runs: list[dict[str, Any]] = []
     try:
@@ -143,16 +145,16 @@ def _run_statement(
             _repeat_change(state, bound, repetitions, runs, parent)
     except ConnectionError:
         raise
-    except Exception as failed:  # when even restoring fails, the parent starts this anew
+    except Exception as failed:  # if restoring fails too, the parent starts a new process
         traceback.print_exc()
         reason = f"{type(failed).__name__}: {failed}"
         parent.enter(None)
-        parent.tell("result", statement=name, status="failed", reason=reason, runs=runs)
+        parent.send("result", statement=name, status="failed", reason=reason, runs=runs)
         state.restore()
         return
     done = warm_ups.done(bound.statement)
-    told = {"runs": runs, "warm_ups": done, "digest": asdict(bound.after)}
-    parent.tell("result", statement=name, status="ok", **told)
+    facts = {"runs": runs, "warm_ups": done, "digest": asdict(bound.after)}
+    parent.send("result", statement=name, status="ok", **facts)
 
 
 def _repeat_change(
@@ -162,7 +164,7 @@ def _repeat_change(
     runs: list[dict[str, Any]],
     parent: Parent,
 ) -> None:
-    """Each repetition on the first table; the rows are checked after the last."""
+    """Run each repetition on the initial table, and check the rows after the last."""
     while repetitions.due(runs):
         runs.append(_run_once(state.peer, bound, parent))
         if not repetitions.due(runs):
@@ -178,7 +180,7 @@ def _repeat_scan(
     runs: list[dict[str, Any]],
     parent: Parent,
 ) -> None:
-    """Warmed up on the table as it is then, for what is read then; every answer is checked."""
+    """Warm up on the table in its present state; the answer of every repetition is checked."""
     while warm_ups.due(bound.statement):
         warm_ups.run(state.peer, bound)
     while repetitions.due(runs):
@@ -188,7 +190,7 @@ def _repeat_scan(
 def _run_once(peer: Peer, bound: BoundStatement, parent: Parent) -> dict[str, Any]:
     gc.collect()
     pa.default_memory_pool().release_unused()
-    os.sync()  # what was written before is not charged to this statement
+    os.sync()  # earlier writes must not slow down this statement
     before = sizes(peer.table_folder)
     parent.enter(bound.statement.name)
     started = time.perf_counter()
@@ -208,25 +210,26 @@ def _run_once(peer: Peer, bound: BoundStatement, parent: Parent) -> dict[str, An
         "bytes_written": sum(data.values()),
         "files_written": len(data),
         "metadata_bytes_written": sum(new.values()) - sum(data.values()),
-        "told": plain(facts.told),
+        "reported": plain(facts.reported),
     }
 
 
 def _check_count(bound: BoundStatement, facts: Facts) -> None:
     if facts.rows_changed not in (bound.rows_changed, None):
         raise WrongResultError(
-            f"{bound.statement.name} changed {facts.rows_changed} rows, not {bound.rows_changed}"
+            f"{bound.statement.name} changed {facts.rows_changed} rows, expected "
+            f"{bound.rows_changed}"
         )
 
 
-def _check_rows(found: Digest, bound: BoundStatement) -> None:
-    if found != bound.after:
-        raise WrongResultError(f"after {bound.statement.name}: {found}, not {bound.after}")
+def _check_rows(digest: Digest, bound: BoundStatement) -> None:
+    if digest != bound.after:
+        raise WrongResultError(f"after {bound.statement.name}: {digest}, expected {bound.after}")
 
 
-def plain(told: Mapping[str, object]) -> dict[str, object]:
-    """A peer's own figures: numbers and short texts only."""
-    return {key: value for key, value in told.items() if isinstance(value, (int, float, str))}
+def plain(reported: Mapping[str, object]) -> dict[str, object]:
+    """The numbers and texts of what a peer reports."""
+    return {key: value for key, value in reported.items() if isinstance(value, (int, float, str))}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The engines that are compared, by the name they have on the command line."""
+"""The engines that are compared, by their names on the command line."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class PeerSpec:
     module: str
     factory: str
     options: tuple[tuple[str, str], ...] = ()
-    environment: str | None = None  # a virtual environment of its own, made by the Makefile
-    has_jvm: bool = False  # gets faster from run to run
+    environment: str | None = None  # its own virtual environment, created by the Makefile
+    has_jvm: bool = False  # is faster after several runs
 
     def make(self, folder: Path) -> Peer:
-        """The peer, with its tables under `folder`."""
+        """Create the peer, with its tables under `folder`."""
         factory: Callable[..., Peer] = getattr(import_module(self.module), self.factory)
         return partial(factory, **dict(self.options))(folder)
 
-    def warm_ups(self, asked: int) -> int:
-        """How many untimed runs of a statement are worth it."""
-        return asked if self.has_jvm else min(asked, 1)
+    def warm_ups(self, requested: int) -> int:
+        """How many untimed runs of a statement to do: without a JVM, one is enough."""
+        return requested if self.has_jvm else min(requested, 1)
 
 
-OURS = "icefloe-"  # how the names of icefloe's own begin
+OURS = "icefloe-"  # the prefix of icefloe's own peers
 _ICEFLOE = ("benchmarks.peers.icefloe_peer", "IcefloePeer")
 _DELTARS = ("benchmarks.peers.deltars", "DeltaRsPeer")
 _ICEBERG = ("benchmarks.peers.iceberg_peer", "IcebergPeer")
@@ -65,8 +65,8 @@ PEERS = {
     "icefloe-mor": _icefloe("merge-on-read"),
     "iceberg-cow": _iceberg("copy-on-write"),
     "iceberg-mor": _iceberg("merge-on-read"),
-    "deltars": _deltars(),  # as it comes: DELETE writes zstd, all else Snappy
-    "deltars-zstd": _deltars(("compression", "ZSTD")),  # as Iceberg's default is
+    "deltars": _deltars(),  # its defaults: DELETE writes zstd, all else Snappy
+    "deltars-zstd": _deltars(("compression", "ZSTD")),  # the default of Iceberg
     "deltars-collected": _deltars(("source", "collected")),
     "sail-cow": _sail("delta", "copy-on-write"),
     "sail-mor": _sail("iceberg", "merge-on-read"),

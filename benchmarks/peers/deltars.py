@@ -20,10 +20,10 @@ _TARGET_FILE_BYTES = 2**30
 
 
 class DeltaRsPeer:
-    """The `deltalake` package, with its own defaults or another compression.
+    """The `deltalake` package, with its defaults or another compression.
 
-    A "streamed" source, its default for MERGE, gives it no bounds of the keys to skip files by; a
-    "collected" one does.
+    With a "streamed" source, its default for MERGE, it has no key bounds to skip files by; with a
+    "collected" one it has.
     """
 
     def __init__(
@@ -59,16 +59,16 @@ class DeltaRsPeer:
         if bound.statement.kind is Kind.SCAN:
             return Facts(answer=self.digest(bound.where))
         if bound.statement.kind is Kind.DELETE:
-            told = self._table.delete(bound.where, writer_properties=self._writer)
-            return Facts(told["num_deleted_rows"], told=told)
+            metrics = self._table.delete(bound.where, writer_properties=self._writer)
+            return Facts(metrics["num_deleted_rows"], reported=metrics)
         if bound.statement.kind is Kind.MERGE:
             return self._merge(bound)
-        told = self._table.update(
+        metrics = self._table.update(
             updates=bound.assignments,
             predicate=bound.where,
             writer_properties=self._writer,
         )
-        return Facts(told["num_updated_rows"], told=told)
+        return Facts(metrics["num_updated_rows"], reported=metrics)
 
     def _merge(self, bound: BoundStatement) -> Facts:
         merger = self._table.merge(
@@ -79,12 +79,12 @@ class DeltaRsPeer:
             writer_properties=self._writer,
             streamed_exec=self._source == "streamed",
         )
-        others = [OPERATION] if bound.statement.merge.source.operations else None
+        excluded = [OPERATION] if bound.statement.merge.source.operations else None
         for clause in bound.statement.merge.clauses:
-            merger = _with_clause(merger, clause, others)
-        told = merger.execute()
+            merger = _with_clause(merger, clause, excluded)
+        metrics = merger.execute()
         kinds = ("inserted", "updated", "deleted")
-        return Facts(sum(told[f"num_target_rows_{kind}"] for kind in kinds), told=told)
+        return Facts(sum(metrics[f"num_target_rows_{kind}"] for kind in kinds), reported=metrics)
 
     def settle(self, facts: Facts) -> Facts:
         return facts
@@ -97,8 +97,8 @@ class DeltaRsPeer:
 
     def digest(self, where: str = "") -> Digest:
         query = f"SELECT {', '.join(AGGREGATES)} FROM t WHERE {where or 'true'}"
-        found = pa.table(QueryBuilder().register("t", self._table).execute(query).read_all())
-        return Digest(*(int(column[0].as_py()) for column in found.columns))
+        answer = pa.table(QueryBuilder().register("t", self._table).execute(query).read_all())
+        return Digest(*(int(column[0].as_py()) for column in answer.columns))
 
     def versions(self) -> Mapping[str, str]:
         return {
@@ -112,14 +112,14 @@ class DeltaRsPeer:
         self._table = None
 
 
-def _with_clause(merger: TableMerger, clause: Clause, others: list[str] | None) -> TableMerger:
+def _with_clause(merger: TableMerger, clause: Clause, excluded: list[str] | None) -> TableMerger:
     match clause.when, clause.action:
         case When.MATCHED, Action.UPDATE_ALL:
-            return merger.when_matched_update_all(clause.condition, except_cols=others)
+            return merger.when_matched_update_all(clause.condition, except_cols=excluded)
         case When.MATCHED, Action.DELETE:
             return merger.when_matched_delete(clause.condition)
         case When.NOT_MATCHED, Action.INSERT_ALL:
-            return merger.when_not_matched_insert_all(clause.condition, except_cols=others)
+            return merger.when_not_matched_insert_all(clause.condition, except_cols=excluded)
         case When.NOT_MATCHED_BY_SOURCE, Action.DELETE:
             return merger.when_not_matched_by_source_delete(clause.condition)
-    raise ValueError(f"delta-rs has no spelling for: {clause.sql}")
+    raise ValueError(f"delta-rs does not support the clause {clause.sql}")

@@ -1,4 +1,4 @@
-"""Iceberg's own runtime for Spark 4.1, in an environment of its own; statements are SQL."""
+"""Iceberg's own runtime for Spark 4.1, in its own environment; statements are SQL."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from benchmarks.statements import BoundStatement, Kind
 
 _SPARK = "4.1"
 _RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
-_SQLITE = "org.xerial:sqlite-jdbc:3.46.1.3"  # the catalog is of the same kind as icefloe's
+_SQLITE = "org.xerial:sqlite-jdbc:3.46.1.3"  # the same kind of catalog as icefloe's
 _CATALOG = "bench"
 _TABLE = "rows"
 _NAME = f"{_CATALOG}.db.{_TABLE}"
 _MERGED = "spark.merge-into.num-target-rows-"
 
-# What a session of icefloe's has too.
+# The same settings as in icefloe's session.
 _SESSION = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -39,7 +39,7 @@ class IcebergPeer:
 
     def __init__(self, folder: Path, mode: str) -> None:
         if not pyspark.__version__.startswith(f"{_SPARK}."):
-            raise RuntimeError(f"PySpark {pyspark.__version__} is installed, not {_SPARK}")
+            raise RuntimeError(f"PySpark {pyspark.__version__} is installed, expected {_SPARK}")
         self._mode = mode
         self._folder = folder / "warehouse"
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -76,15 +76,15 @@ class IcebergPeer:
         if bound.statement.kind is Kind.SCAN:
             return Facts(answer=self.digest(bound.where))
         run_sql(self._spark, _NAME, bound)
-        return Facts(told={"kind": str(bound.statement.kind)})
+        return Facts(reported={"kind": str(bound.statement.kind)})
 
     def settle(self, facts: Facts) -> Facts:
         """Counts are in the snapshot's summary; copy-on-write has none for an UPDATE."""
         if facts.answer is not None:
             return facts
         _, operation, summary = self._snapshot()
-        told = {**facts.told, "operation": operation, **summary}
-        return replace(facts, told=told, rows_changed=_rows_changed(facts, summary))
+        reported = {**facts.reported, "operation": operation, **summary}
+        return replace(facts, reported=reported, rows_changed=_rows_changed(facts, summary))
 
     def restore(self) -> None:
         if self._snapshot()[0] != self._base:
@@ -118,11 +118,11 @@ class IcebergPeer:
 
     def _snapshot(self) -> tuple[int, str, dict[str, str]]:
         """The current snapshot's id, operation and summary."""
-        found = self._spark.sql(
+        snapshot = self._spark.sql(
             f"SELECT s.snapshot_id, s.operation, s.summary FROM {_NAME}.refs r "
             f"JOIN {_NAME}.snapshots s ON s.snapshot_id = r.snapshot_id WHERE r.name = 'main'"
         ).first()
-        return found.snapshot_id, found.operation, dict(found.summary)
+        return snapshot.snapshot_id, snapshot.operation, dict(snapshot.summary)
 
 
 def _session(folder: Path) -> SparkSession:
@@ -149,7 +149,7 @@ def _rows_changed(facts: Facts, summary: Mapping[str, str]) -> int | None:
     def number(key: str) -> int:
         return int(summary.get(key, "0"))
 
-    match facts.told["kind"]:
+    match facts.reported["kind"]:
         case Kind.DELETE:
             removed = number("deleted-records") - number("added-records")
             return removed + number("added-position-deletes")

@@ -1,4 +1,4 @@
-"""icefloe, in one of its modes, in the session that it starts by itself."""
+"""icefloe in one of its modes, in the session that it starts itself."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class IcefloePeer:
     def setup(self, files: Sequence[Path]) -> None:
         spark = self._lake.spark
         self._table = self._lake.create_table("bench.rows", pq.read_schema(files[0]))
-        usual = {key: spark.conf.get(key) for key in _SPLIT_SETTINGS}
-        for key in usual:
+        defaults = {key: spark.conf.get(key) for key in _SPLIT_SETTINGS}
+        for key in defaults:
             spark.conf.set(key, _ONE_SPLIT_BYTES)  # a file in two splits would lose its order
         for file in files:
             self._table.append(spark.read.parquet(str(file)))
-        for key, value in usual.items():
+        for key, value in defaults.items():
             spark.conf.set(key, value)
         self._base = self._table.snapshot_id
 
@@ -59,7 +59,7 @@ class IcefloePeer:
             return Facts(answer=self.digest(bound.where))
         statement = self._statement(bound).with_options(mode=self._mode)
         result = statement.execute()
-        return Facts(result.total_affected, told=asdict(result))
+        return Facts(result.total_affected, reported=asdict(result))
 
     def _statement(self, bound: BoundStatement) -> Any:
         match bound.statement.kind:
@@ -79,7 +79,7 @@ class IcefloePeer:
         return facts
 
     def restore(self) -> None:
-        self._lake.spark.conf.get("spark.app.name")  # fails when the JVM is lost; else nothing does
+        self._lake.spark.conf.get("spark.app.name")  # raises when the JVM has exited
         if self._table.snapshot_id != self._base:
             self._table.rollback(self._base)
 

@@ -1,4 +1,4 @@
-"""PyIceberg alone: DELETE is its own, UPDATE is put together from what it has, MERGE is upsert."""
+"""PyIceberg without Spark: its own DELETE, UPDATE by other means, MERGE as upsert."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class PyIcebergPeer:
         return Facts(result.rows_updated + result.rows_inserted)
 
     def settle(self, facts: Facts) -> Facts:
-        """A delete tells no count: the totals of the snapshots do."""
+        """A delete returns no count: take it from the totals of the snapshots."""
         if facts.rows_changed is not None or facts.answer is not None:
             return facts
         before, after = self._total_rows(self._base), self._total_rows(self._snapshot_id)
@@ -130,7 +130,7 @@ def _reason_to_leave_out_merge(bound: BoundStatement) -> str | None:
 
 
 def _too_many(rows: int) -> str:
-    return f"its upsert is slow: {rows:,} rows are more than the {_UPSERT_ROWS:,} that are tried"
+    return f"its upsert is slow: {rows:,} rows exceed the limit of {_UPSERT_ROWS:,}"
 
 
 def _assigned(rows: pa.Table, bound: BoundStatement) -> pa.Table:

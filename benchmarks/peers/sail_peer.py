@@ -16,8 +16,8 @@ from benchmarks.statements import BoundStatement, Kind
 from benchmarks.table_state import is_metadata
 
 _NAME = "rows"
-_TARGET_FILE_BYTES = 2**30  # one file for each of the input; statements have its default
-# Its merge-on-read has no UPDATE, and no DELETE beside floating-point columns, before version 3.
+_TARGET_FILE_BYTES = 2**30  # one file for each input file; statements use its default
+# Before version 3, merge-on-read has no UPDATE, and no DELETE where columns are floating-point.
 _ICEBERG_PROPERTIES = {"format-version": "3"}
 
 
@@ -56,8 +56,8 @@ class SailPeer:
             return ""
         modes = {f"write.{kind}.mode": self._mode for kind in ("delete", "update", "merge")}
         properties = {**_ICEBERG_PROPERTIES, **modes}
-        given = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
-        return f" TBLPROPERTIES ({given})"
+        clauses = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+        return f" TBLPROPERTIES ({clauses})"
 
     def reason_to_leave_out(self, bound: BoundStatement) -> str | None:
         if bound.statement.kind is Kind.SCAN and self._mode == COPY_ON_WRITE:
@@ -74,7 +74,7 @@ class SailPeer:
         return facts
 
     def restore(self) -> None:
-        """It has no rollback: the files of the table's log are put back as they were."""
+        """Restore the files of the table's log: Sail has no rollback."""
         for path, content in self._metadata().items():
             if path not in self._base:
                 path.unlink()

@@ -1,4 +1,4 @@
-"""Statements as SQL, for peers that are Spark or speak as it does."""
+"""Statements as SQL, for peers with a Spark session."""
 
 from __future__ import annotations
 

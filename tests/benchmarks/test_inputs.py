@@ -1,4 +1,4 @@
-"""The rows and sources of the benchmarks, and what the statements must do to them."""
+"""The rows and sources of the benchmarks, and the expected outcome of the statements."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_the_large_sizes_are_a_gigabyte_of_parquet(size, tmp_path):
 )
 def test_the_outcome_of_a_delete_or_update(statement, size, files, rows):
     bound = bind(statement, size, files)
-    chosen = statement.chosen(size.rows)
-    hit = [row for row in rows if chosen.low <= row[chosen.column] < chosen.high]
+    selected = statement.row_range(size.rows)
+    hit = [row for row in rows if selected.low <= row[selected.column] < selected.high]
 
     if statement.kind is Kind.DELETE:
         after = [row for row in rows if row not in hit]
@@ -151,7 +151,7 @@ def merged(merge, rows, source):
 @pytest.mark.parametrize(
     "statement", [s for s in STATEMENTS if s.kind is Kind.SCAN], ids=lambda s: s.name
 )
-def test_what_a_scan_must_find(statement, size, files, rows):
+def test_the_outcome_of_a_scan(statement, size, files, rows):
     before = history(files, statement.statements_before)
     table = {row["id"]: row for row in rows}
     for bound in before:
@@ -159,16 +159,18 @@ def test_what_a_scan_must_find(statement, size, files, rows):
         hit = [r for r in table.values() if r["bucket"] == bucket and r["value"] < 200_000]
         assert bound.rows_changed == len(hit)
         run_on(table, bound, hit, files)
-    chosen = statement.chosen(size.rows)
+    selected = statement.row_range(size.rows)
 
     bound = bind_scan(statement, size, files)
 
-    found = [
-        r for r in table.values() if statement.fraction == 1 or chosen.low <= r["id"] < chosen.high
+    expected = [
+        r
+        for r in table.values()
+        if statement.fraction == 1 or selected.low <= r["id"] < selected.high
     ]
-    assert bound.after == digest_of_rows(found)
+    assert bound.after == digest_of_rows(expected)
     assert bound.rows_changed == sum(one.rows_changed for one in before)
-    assert bound.where == ("" if statement.fraction == 1 else chosen.sql)
+    assert bound.where == ("" if statement.fraction == 1 else selected.sql)
 
 
 def run_on(table, bound, hit, files):

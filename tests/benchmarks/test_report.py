@@ -70,7 +70,7 @@ def verdicts(summary):
     return {(f.statement, f.peer): (f.measured, f.verdict) for f in findings(summary)}
 
 
-def test_goals_name_statements_and_peers_that_there_are():
+def test_goals_name_existing_statements_and_peers():
     names = {statement.name for statement in STATEMENTS}
     assert statements_of_goals() <= names
     assert {goal.ours for goal in GOALS} | {p for goal in GOALS for p, _ in goal.peers} <= {*PEERS}
@@ -126,7 +126,7 @@ def test_the_report_shows_missed_goals_plainly(tmp_path):
     assert "0 met, 1 missed, 2 not measured." in text
     assert "| update 1 %, spread | deltars | 3× | 2.00× | **missed** |" in text
     assert "| update 1 %, spread | iceberg-cow | 10× | – | not measured |" in text
-    assert "best of 2 after 1 untimed run of each kind (no further one after 60 s of them)" in text
+    assert "best of 2 after 1 untimed run of each kind (no more after 60 s)" in text
     assert "](plots/wide-update.svg)" in text
     for fact in ("commit abc", "2 cores (a processor), 16 GiB", "itself 1", "4.00 (2.00×)"):
         assert fact in text

@@ -1,4 +1,4 @@
-"""What happens to a peer's table between statements, and a whole run without Spark."""
+"""The state of a peer's table between statements, and a whole run without Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import peer_runs, run, worker
 from benchmarks.digest import Digest
-from benchmarks.measure import OfStatements, TooSlowError, Watched, watch
+from benchmarks.measure import MeasuredProcess, StatementUsage, TooSlowError, measure
 from benchmarks.peers import PEERS
 from benchmarks.statements import STATEMENTS, BoundStatement, Kind, Placement, Statement
 from benchmarks.table_state import Repetitions, TableState, WarmUps
@@ -24,7 +24,7 @@ BEFORE = [
 
 
 class RecordingPeer:
-    """Notes what is asked of it; every statement writes a file."""
+    """Records the calls; every statement writes a file."""
 
     def __init__(self, folder):
         self.table_folder = folder
@@ -46,7 +46,7 @@ class RecordingPeer:
 
 
 class Silent:
-    def tell(self, event, **facts):
+    def send(self, event, **facts):
         pass
 
 
@@ -68,7 +68,7 @@ def test_a_state_is_built_upon_the_one_before(state, peer):
     assert peer.calls == [f"before-{n}" for n in range(10)]
 
 
-def test_a_state_that_lies_behind_is_reached_from_the_first_table(state, peer):
+def test_an_earlier_state_is_reached_from_the_initial_table(state, peer):
     state.bring_to(BY_NAME["scan-after-10"])
     peer.calls.clear()
 
@@ -91,7 +91,7 @@ def files_of(peer):
     return {str(p.relative_to(peer.table_folder)) for p in peer.table_folder.rglob("*.parquet")}
 
 
-def test_files_that_a_statement_before_left_behind_make_room(state, peer):
+def test_unused_files_of_an_earlier_statement_are_deleted(state, peer):
     peer.live = frozenset({"10.parquet"})
 
     state.bring_to(BY_NAME["scan-after-10"])
@@ -99,7 +99,7 @@ def test_files_that_a_statement_before_left_behind_make_room(state, peer):
     assert files_of(peer) == {"first.parquet", "10.parquet"}
 
 
-def test_files_stay_when_the_peer_does_not_tell_which_it_needs(state, peer):
+def test_files_are_not_deleted_when_the_peer_lists_none(state, peer):
     state.bring_to(BY_NAME["scan-after-1"])
 
     assert files_of(peer) == {"first.parquet", "1.parquet"}
@@ -118,11 +118,11 @@ def test_warm_ups_are_limited_by_number_and_time(most, most_s, expected, peer):
 
 
 @pytest.mark.parametrize(
-    ("peer", "asked", "expected"),
+    ("peer", "requested", "expected"),
     [("icefloe-mor", 5, 5), ("iceberg-cow", 5, 5), ("deltars", 5, 1), ("sail-mor", 0, 0)],
 )
-def test_only_what_runs_on_a_jvm_is_warmed_up_more_than_once(peer, asked, expected):
-    assert PEERS[peer].warm_ups(asked) == expected
+def test_only_what_runs_on_a_jvm_is_warmed_up_more_than_once(peer, requested, expected):
+    assert PEERS[peer].warm_ups(requested) == expected
 
 
 def test_a_slow_kind_is_not_warmed_up_again(peer, monkeypatch):
@@ -143,16 +143,17 @@ def test_a_run_with_a_peer_that_needs_no_spark(peer, tmp_path):
     names = ["delete-1-spread", "update-all-1-spread", "merge-upsert-1-spread", "scan-after-10"]
     options = f"--rows 8000 --peers {peer} --repetitions 1 --warm-ups 1 --output {output}"
 
-    python = f"{peer}={sys.executable}"  # not the peer's environment, which only benchmarks have
+    python = f"{peer}={sys.executable}"  # the peer's own environment may not exist
 
     status = run.main([*options.split(), "--python", python, "--statements", *names])
 
     summary = json.loads(output.read_text())
-    (told,) = summary["peers"]
+    (peer_summary,) = summary["peers"]
+    results = peer_summary["results"]
     assert status == 0
-    assert [r["statement"] for r in told["results"]] == names
-    assert {(r["status"], r["warm_ups"]) for r in told["results"]} == {("ok", 1)}
-    assert told["results"][3]["bytes_written"] == 0
+    assert [r["statement"] for r in results] == names
+    assert {(r["status"], r["warm_ups"]) for r in results} == {("ok", 1)}
+    assert results[3]["bytes_written"] == 0
     assert [s["name"] for s in summary["statements"]] == names
     assert summary["command"].startswith(f"python -m benchmarks.run --rows 8000 --peers {peer}")
     assert str(tmp_path) not in output.read_text()
@@ -160,17 +161,17 @@ def test_a_run_with_a_peer_that_needs_no_spark(peer, tmp_path):
     assert len(raw["peers"][0]["results"][0]["runs"]) == 1
 
 
-def test_goals_are_a_choice_of_statements(tmp_path, capsys):
+def test_goals_select_the_statements_that_have_them(tmp_path, capsys):
     output = tmp_path / "result.json"
     options = f"--rows 800 --peers sail-cow --python sail-cow={tmp_path}/none --statements goals"
 
     status = run.main([*options.split(), "--output", str(output)])
 
-    found = json.loads(output.read_text())
+    summary = json.loads(output.read_text())
     assert status == 0
-    assert found["peers"][0]["status"] == "left out"
-    assert "make .venv-sail/.installed" in found["peers"][0]["reason"]
-    assert {s["name"] for s in found["statements"]} == {
+    assert summary["peers"][0]["status"] == "left out"
+    assert "make .venv-sail/.installed" in summary["peers"][0]["reason"]
+    assert {s["name"] for s in summary["statements"]} == {
         "delete-1-spread",
         "delete-1-clustered",
         "update-1-spread",
@@ -182,16 +183,16 @@ def test_goals_are_a_choice_of_statements(tmp_path, capsys):
     }
 
 
-@pytest.mark.parametrize("told", [ConnectionRefusedError, RuntimeError])
+@pytest.mark.parametrize("error", [ConnectionRefusedError, RuntimeError])
 @pytest.mark.parametrize("lost_in", ["warm-up", "run"])
-def test_a_peer_that_lost_its_jvm_gets_a_new_process(lost_in, told, peer, state, monkeypatch):
-    """Its statements would all fail, the innocent ones too: the worker ends, and is told of.
+def test_a_peer_that_lost_its_jvm_gets_a_new_process(lost_in, error, peer, state, monkeypatch):
+    """Every further statement would fail, so the worker exits.
 
-    Some peers have an error of their own for it, but not when their tables are restored.
+    Some peers raise their own error in the statement, but not when the table is restored.
     """
 
     def run_without(_bound):
-        raise told
+        raise error
 
     def restore_without():
         raise ConnectionRefusedError
@@ -230,57 +231,61 @@ def test_repetitions_are_limited_by_number_and_time(most, most_s, seconds, expec
 
 @pytest.mark.parametrize("peer", ["deltars", "pyiceberg"])
 @pytest.mark.parametrize(("before", "left_out"), [(10, False), (50, True)])
-def test_fifty_rewrites_are_spared_those_that_only_rewrite(peer, before, left_out, tmp_path):
+def test_peers_that_only_rewrite_leave_out_scans_after_fifty_statements(
+    peer, before, left_out, tmp_path
+):
     bound = BoundStatement(BY_NAME[f"scan-after-{before}"], 8000, Digest())
     reason = PEERS[peer].make(tmp_path).reason_to_leave_out(bound)
     assert bool(reason) == left_out
 
 
-def test_a_process_that_is_silent_for_too_long_is_ended(tmp_path):
-    started = []
+def test_a_process_that_sends_nothing_for_too_long_is_killed(tmp_path):
+    events = []
     code = 'import sys, time; print(\'{"event": "here"}\', flush=True); time.sleep(60)'
-    watched = watch(
+    process = measure(
         [sys.executable, "-c", code],
         folder=tmp_path,
         environment=os.environ,
         silence_s=3,
-        show=started.append,
+        show=events.append,
     )
-    assert started == [{"event": "here"}]
-    assert watched.too_slow
-    assert "longer than 3 s" in watched.failure
+    assert events == [{"event": "here"}]
+    assert process.too_slow
+    assert "longer than 3 s" in process.failure
 
 
 @pytest.mark.parametrize(("peer", "status"), [("deltars", "left out"), ("icefloe-mor", "failed")])
-def test_what_takes_too_long_is_given_up_and_so_is_what_has_more_to_do(
+def test_a_statement_that_takes_too_long_is_stopped_and_larger_ones_are_left_out(
     peer, status, tmp_path, monkeypatch
 ):
-    """The rest gets a new process; that icefloe takes too long is a failure."""
+    """The others run in a new process; for icefloe, taking too long is a failure."""
     names = ["merge-upsert-1-spread", "merge-upsert-1-clustered", "merge-upsert-50-spread"]
     table = {"event": "table", "data_files": 8}
     done = {"event": "result", "statement": names[1], "status": "ok"}
-    seen = OfStatements()
-    found = iter(
+    usage = StatementUsage()
+    processes = iter(
         [
-            Watched((table,), seen, 0.0, str(TooSlowError("slow")), too_slow=True),
-            Watched((table, done), seen, 0.0),
+            MeasuredProcess((table,), usage, 0.0, str(TooSlowError("slow")), too_slow=True),
+            MeasuredProcess((table, done), usage, 0.0),
         ]
     )
-    asked = []
+    started_with = []
     monkeypatch.setattr(
-        peer_runs, "_watch", lambda _name, _run, left: asked.append(left) or next(found)
+        peer_runs,
+        "_measure",
+        lambda _name, _run, statements: started_with.append(statements) or next(processes),
     )
     bound = tuple(BoundStatement(BY_NAME[name], 1, Digest()) for name in names)
-    pythons = {peer: sys.executable}  # the peer's own environment may not be there
+    pythons = {peer: sys.executable}  # the peer's own environment may not exist
     job = peer_runs.Run(tmp_path, (), bound, (), 1, None, 0, 0.0, 240, pythons, "1g", False)
 
-    told = peer_runs.run_peer(peer, job)["results"]
+    results = peer_runs.run_peer(peer, job)["results"]
 
-    assert {r["statement"]: r["status"] for r in told} == {
+    assert {r["statement"]: r["status"] for r in results} == {
         names[0]: status,
         names[1]: "ok",
         names[2]: "left out",
     }
-    assert "longer than 240 s" in told[0]["reason"]
-    assert names[0] in told[1]["reason"]
-    assert [[b.statement.name for b in left] for left in asked] == [names, names[1:2]]
+    assert "longer than 240 s" in results[0]["reason"]
+    assert names[0] in results[1]["reason"]
+    assert [[b.statement.name for b in left] for left in started_with] == [names, names[1:2]]
