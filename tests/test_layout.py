@@ -226,3 +226,26 @@ def test_public_names():
         "errors",
         "write",
     }
+
+
+def test_contributing_names_what_exists():
+    """`folder/module.py: name` in CONTRIBUTING is a module and a name that it defines."""
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
+    missing = []
+    for path, name in re.findall(r"`([a-z_/]+\.py)(?:: ([A-Za-z_.]+))?`", text):
+        module = PACKAGE / path
+        if not module.exists():
+            if not (PACKAGE.parent / path).exists():
+                missing.append(path)
+        elif name and not _defines(ast.parse(module.read_text()), name.split(".")):
+            missing.append(f"{path}: {name}")
+    assert missing == []
+
+
+def _defines(node: ast.Module | ast.ClassDef, names: list[str]) -> bool:
+    for child in node.body:
+        if isinstance(child, ast.FunctionDef | ast.ClassDef) and child.name == names[0]:
+            return len(names) == 1 or (
+                isinstance(child, ast.ClassDef) and _defines(child, names[1:])
+            )
+    return False
