@@ -25,7 +25,7 @@ from icefloe.commands.evolve import (
 from icefloe.commands.input_rows import fit_rows, source_frame
 from icefloe.commands.replace.partitions_of import partitions_of
 from icefloe.commands.run import run
-from icefloe.commands.scan import read_rows
+from icefloe.commands.scan import ScanRequest, count_rows, read_rows
 from icefloe.commands.write import refuse_inline
 from icefloe.inspection.log import render_log
 from icefloe.inspection.metadata_tables import metadata_table
@@ -116,19 +116,12 @@ class Table:
         as_of: datetime | None = None,
     ) -> DataFrame:
         """Live rows: now, at a snapshot, or as of a timestamp; `_file` and `_pos` may be named."""
-        return read_rows(
-            self._context(),
-            self._state(),
-            columns,
-            where,
-            limit=limit,
-            snapshot_id=snapshot_id,
-            as_of=as_of,
-        )
+        request = ScanRequest(columns, where, limit, snapshot_id, as_of)
+        return read_rows(self._context(), self._state(), request)
 
     def count(self) -> int:
         """How many live rows there are."""
-        return self.scan().count()
+        return count_rows(self._context(), self._state())
 
     def to_arrow(self) -> pa.Table:
         """All live rows as an Arrow table."""

@@ -1,11 +1,10 @@
-"""How one statement will run against one snapshot, and the reason for each choice."""
+"""Plans: how one statement will run against one snapshot, and the reason for each choice."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from pyiceberg.utils.concurrent import ExecutorFactory
 
@@ -30,10 +29,10 @@ STAGES = ("scan", "filter", "transform", "write", "coalesce", "commit")
 class FileAction(StrEnum):
     """What happens to a candidate file."""
 
-    DROP = "drop"  # every row goes: metadata alone
+    DROP = "drop"  # every row is deleted: by metadata alone
     REWRITE = "rewrite"
     DELETES = "write deletes"
-    DECIDE = "rewrite or write deletes, by the fraction of rows that goes"
+    DECIDE = "rewrite or write deletes, by the fraction of rows that changes"
 
 
 @masked_repr
@@ -50,7 +49,7 @@ class PlannedFile:
 
     @property
     def reason(self) -> str:
-        """Why the file is planned that way, and how it is written anew."""
+        """Why the file is planned that way, and how it is rewritten."""
         return f"{self.because}; {self.how}" if self.how else self.because
 
 
@@ -64,8 +63,6 @@ class Plan:
     snapshot_id: int | None
     mode: UpdateMode
     isolation: Isolation
-    where: str
-    assignments: tuple[str, ...]
     files: tuple[PlannedFile, ...]
     skipped: tuple[SkippedFile, ...]
     files_skipped: int
@@ -74,6 +71,8 @@ class Plan:
     estimated_bytes_read: int
     estimated_bytes_written: int
     reasons: tuple[str, ...]
+    where: str = ""
+    assignments: tuple[str, ...] = ()
     stages: tuple[str, ...] = STAGES
     # MERGE only
     join: str | None = None
@@ -84,7 +83,7 @@ class Plan:
 
     @property
     def files_scanned(self) -> int:
-        """Candidate files whose rows are looked at."""
+        """Candidate files whose rows are read."""
         return sum(file.action is not FileAction.DROP for file in self.files)
 
     def __str__(self) -> str:
@@ -100,16 +99,13 @@ def plan_statement(
     has_subquery: bool,
 ) -> Plan:
     """Decide what an UPDATE or DELETE does to each file."""
-    subquery = "a subquery reads other rows: any row added meanwhile is a conflict"
-    return plan_rows(
-        statement.kind,
-        statement.options,
-        state,
-        files,
+    plan = plan_rows(statement.kind, statement.options, state, files, assigned)
+    subquery = "a subquery reads other rows: any row added concurrently is a conflict"
+    return replace(
+        plan,
         where="(every row)" if statement.where is None else str(statement.where),
         assignments=tuple(f"{name} = {value}" for name, value in statement.assignments),
-        assigned=assigned,
-        reasons=(subquery,) if has_subquery else (),
+        reasons=(*plan.reasons, subquery) if has_subquery else plan.reasons,
     )
 
 
@@ -118,14 +114,9 @@ def plan_rows(
     options: Options,
     state: TableState,
     files: FilePlan,
-    *,
-    where: str,
-    assignments: tuple[str, ...],
     assigned: Container[str],
-    reasons: tuple[str, ...],
-    **facts: Any,
 ) -> Plan:
-    """Decide what happens to each file; raises where the table cannot have it that way."""
+    """Decide what happens to each file; raises where the table does not support the mode."""
     mode = options.mode or state.settings.mode(kind)
     isolation = options.isolation or state.settings.isolation(kind)
     _refuse_version_1(state, kind, mode)
@@ -137,8 +128,6 @@ def plan_rows(
         snapshot_id=state.snapshot_id,
         mode=mode,
         isolation=isolation,
-        where=where,
-        assignments=assignments,
         files=planned,
         skipped=files.skipped,
         files_skipped=files.files_skipped,
@@ -146,8 +135,7 @@ def plan_rows(
         manifests_skipped=files.manifests_skipped,
         estimated_bytes_read=sum(f.bytes for f in planned if f.action is not FileAction.DROP),
         estimated_bytes_written=_bytes_written(planned),
-        reasons=(f"mode {mode.value}: {source}", f"isolation {isolation.value}", *reasons),
-        **facts,
+        reasons=(f"mode {mode.value}: {source}", f"isolation {isolation.value}"),
     )
 
 
@@ -163,13 +151,13 @@ def _planned(
     if action is FileAction.REWRITE:
         how = _how(state, candidate, assigned)
     if action is FileAction.DECIDE:
-        how = _from_where_on(state, candidate, kind, assigned)
+        how = _auto_threshold(state, candidate, kind, assigned)
     live = candidate.live
     return PlannedFile(candidate.path, live.rows, live.size, action, because, how)
 
 
 def _how(state: TableState, candidate: Candidate, assigned: Container[str]) -> str:
-    """How a file is rewritten, as far as it is known before the file is read."""
+    """How a file is rewritten, as far as metadata says."""
     why = why_nothing_is_copied(state, candidate, assigned)
     if why:
         return why
@@ -177,16 +165,16 @@ def _how(state: TableState, candidate: Candidate, assigned: Container[str]) -> s
     return f"{what} are copied as bytes"
 
 
-def _from_where_on(
+def _auto_threshold(
     state: TableState, candidate: Candidate, kind: UpdateKind, assigned: Container[str]
 ) -> str:
-    """From how many rows on `auto` writes a file anew."""
+    """The threshold above which `auto` rewrites a file instead of writing deletes."""
     limit = rewritten_above(state, candidate, assigned, loses_rows=kind is UpdateKind.DELETE)
-    told = f"written anew above {limit:.3g} of its rows"
+    text = f"rewritten above {limit:.3g} of its rows"
     if limit < state.settings.auto_rewrite_fraction:
-        told += " where none is deleted" if kind is UpdateKind.MERGE else ""
-        told += ": by its metadata few bytes are to be encoded"
-    return told
+        text += " where none is deleted" if kind is UpdateKind.MERGE else ""
+        text += ": by its metadata few bytes have to be encoded"
+    return text
 
 
 def _action(candidate: Candidate, kind: UpdateKind, mode: UpdateMode) -> tuple[FileAction, str]:
@@ -217,7 +205,7 @@ def _mode_source(state: TableState, kind: UpdateKind) -> str:
 
 
 def _bytes_written(files: Sequence[PlannedFile]) -> int:
-    """At most: every candidate is written anew; deletes cost next to nothing."""
+    """An upper limit: every candidate is rewritten; delete files are small."""
     rewritten = (FileAction.REWRITE, FileAction.DECIDE)
     return sum(file.bytes for file in files if file.action in rewritten)
 
@@ -248,53 +236,54 @@ def _lines(plan: Plan) -> list[str]:
 
 
 # -------------------------------------------------------------------------------------------------
-# What only the footers of files tell of how they would be rewritten; read for `explain` alone.
+# What only footers show about how files would be rewritten: read for `explain` alone
 
 _MOST_FILES = 100  # a wide footer takes some hundredths of a second
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _NotCopied:
     """Why bytes of a file are not copied, or when they would not be."""
 
     reason: str
-    sure: bool = True
+    certain: bool = True
 
 
 def with_footers(
     plan: Plan, state: TableState, candidates: Sequence[Candidate], assigned: Collection[str]
 ) -> Plan:
-    """The plan, with what footers tell of files that may be rewritten; of many, of the first."""
+    """The plan, with what the footers of (the first) files that may be rewritten show."""
     rewritten = {FileAction.REWRITE, FileAction.DECIDE}
-    wanted = {file.path for file in plan.files if file.action in rewritten}
+    paths = {file.path for file in plan.files if file.action in rewritten}
     copied = [
         candidate
         for candidate in candidates
-        if candidate.path in wanted and why_nothing_is_copied(state, candidate, assigned) is None
+        if candidate.path in paths and why_nothing_is_copied(state, candidate, assigned) is None
     ]
     layout, updated = file_layout(state, ""), frozenset(assigned)
 
-    def look(candidate: Candidate) -> _Found | None:
+    def look(candidate: Candidate) -> _NotCopied | None:
         return _why_not(state, candidate, layout, updated)
 
-    chosen = copied[:_MOST_FILES]
-    found = list(ExecutorFactory.get_or_create().map(look, chosen))
-    told = {c.path: why for c, why in zip(chosen, found, strict=True) if why is not None}
-    unread = _Found("its footer was not read for this plan", sure=False)
-    told |= {c.path: unread for c in copied[_MOST_FILES:]}
-    return replace(plan, files=tuple(_told(file, told.get(file.path)) for file in plan.files))
+    read = copied[:_MOST_FILES]
+    reasons = list(ExecutorFactory.get_or_create().map(look, read))
+    by_path = {c.path: why for c, why in zip(read, reasons, strict=True) if why is not None}
+    unread = _NotCopied("its footer was not read for this plan", certain=False)
+    by_path |= {c.path: unread for c in copied[_MOST_FILES:]}
+    files = tuple(_with_reason(file, by_path.get(file.path)) for file in plan.files)
+    return replace(plan, files=files)
 
 
-def _told(file: PlannedFile, why: _Found | None) -> PlannedFile:
+def _with_reason(file: PlannedFile, why: _NotCopied | None) -> PlannedFile:
     if why is None:
         return file
-    instead = file.action is FileAction.REWRITE and why.sure
+    instead = file.action is FileAction.REWRITE and why.certain
     return replace(file, how=why.reason if instead else f"{file.how}; {why.reason}")
 
 
 def _why_not(
     state: TableState, candidate: Candidate, layout: FileLayout, updated: frozenset[str]
-) -> _Found | None:
+) -> _NotCopied | None:
     """Why bytes of a file are not copied; None when they are, wherever its rows change."""
     place = locate(state.io, candidate.path)
     try:
@@ -302,24 +291,24 @@ def _why_not(
             file = OldFile.open(place.path, source, layout.schema, candidate.live.rows)
             return _by_footer(file, layout, updated)
     except (OSError, DamagedFileError, EncryptedFileError) as unreadable:
-        return _Found(f"it cannot be rewritten: {unreadable}")
+        return _NotCopied(f"it cannot be rewritten: {unreadable}")
 
 
-def _by_footer(file: OldFile, layout: FileLayout, updated: frozenset[str]) -> _Found | None:
+def _by_footer(file: OldFile, layout: FileLayout, updated: frozenset[str]) -> _NotCopied | None:
     if reason := file.cannot_carry():
-        return _Found(f"every row passes through Spark: {reason}")
+        return _NotCopied(f"every row passes through Spark: {reason}")
     if reason := cannot_copy(file.bytes):
-        return _Found(f"every row is encoded again: {reason}")
+        return _NotCopied(f"every row is encoded again: {reason}")
     surgery = Surgery.plan(file.bytes, layout.schema, file.names, layout.parquet)
-    # As if rows of every row group were to change.
+    # As if rows of every row group changed.
     rows = [rows if updated else max(0, rows - 1) for _, rows in file.groups]
     changes = [GroupChange(count, updated) for count in rows]
     if reason := too_large(file, surgery, changes):
-        return _Found(
-            f"every row is encoded again if some of its rows change: {reason}", sure=False
+        return _NotCopied(
+            f"every row is encoded again if some of its rows change: {reason}", certain=False
         )
-    # Where rows go, row groups that lose none are copied: nothing to tell.
+    # Where rows are deleted, row groups that lose none are copied: no reason to report.
     if updated and (reason := little_left(surgery, changes)):
         everywhere = "every row is encoded again if rows of every row group change"
-        return _Found(f"{everywhere}: {reason}", sure=False)
+        return _NotCopied(f"{everywhere}: {reason}", certain=False)
     return None

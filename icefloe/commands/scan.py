@@ -1,8 +1,9 @@
-"""`table.scan`: live rows of a snapshot as a DataFrame."""
+"""`table.scan` and `table.count`: the live rows of a snapshot."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
@@ -29,18 +30,29 @@ _LOCATION = f"{names.PREFIX}location"
 _META = {names.META_FILE: _LOCATION, names.META_POS: names.POS}
 
 
-def read_rows(
-    context: Context,
-    state: TableState,
-    columns: Sequence[str] | None,
-    where: Condition | None,
-    *,
-    limit: int | None = None,
-    snapshot_id: int | None = None,
-    as_of: datetime | None = None,
-) -> DataFrame:
-    """Plan the files that `where` needs and read their live rows."""
-    state = _travelled(state, snapshot_id, as_of)
+@dataclass(frozen=True, slots=True)
+class ScanRequest:
+    """Which rows and columns to read, and as of when; None is no restriction."""
+
+    columns: Sequence[str] | None = None
+    where: Condition | None = None
+    limit: int | None = None
+    snapshot_id: int | None = None
+    as_of: datetime | None = None
+
+
+EVERY_ROW = ScanRequest()
+
+
+def count_rows(context: Context, state: TableState) -> int:
+    """How many live rows there are."""
+    return read_rows(context, state).count()
+
+
+def read_rows(context: Context, state: TableState, request: ScanRequest = EVERY_ROW) -> DataFrame:
+    """Plan the files that the condition needs and read their live rows."""
+    columns, where = request.columns, request.where
+    state = _as_requested(state, request)
     files = plan_files(state, lower_condition(where, state, context.spark))
     available = [field.name for field in state.schema.fields]
     with translate_spark_errors(available):
@@ -55,21 +67,22 @@ def read_rows(
                 _ = rows.schema
         if columns is not None and names.META_FILE in columns:
             rows = _with_locations(rows, files.candidates)
-        rows = selected(rows, _chosen(columns, available))
-        _ = rows.schema  # over Spark Connect this is what makes Spark look at it
-        return rows if limit is None else rows.limit(limit)
+        rows = selected(rows, _selected_columns(columns, available))
+        _ = rows.schema  # over Spark Connect, only this makes Spark analyse it
+        return rows if request.limit is None else rows.limit(request.limit)
 
 
-def _travelled(state: TableState, snapshot_id: int | None, as_of: datetime | None) -> TableState:
-    if snapshot_id is not None and as_of is not None:
-        raise StatementError("Give snapshot_id or as_of, not both.")
-    if as_of is not None:
-        snapshot_id = snapshot_as_of(state, as_of)
+def _as_requested(state: TableState, request: ScanRequest) -> TableState:
+    snapshot_id = request.snapshot_id
+    if snapshot_id is not None and request.as_of is not None:
+        raise StatementError("Use snapshot_id or as_of, not both.")
+    if request.as_of is not None:
+        snapshot_id = snapshot_as_of(state, request.as_of)
     return state if snapshot_id is None else at_snapshot(state, snapshot_id)
 
 
 def _with_locations(rows: DataFrame, files: Sequence[Candidate]) -> DataFrame:
-    """Add each row's file as Iceberg spells it, which is not how Spark does."""
+    """Add the location of each row's file as Iceberg spells it, which differs from Spark's."""
     refuse_unplain(files)
     table = pa.table(
         {
@@ -81,11 +94,11 @@ def _with_locations(rows: DataFrame, files: Sequence[Candidate]) -> DataFrame:
     return rows.join(F.broadcast(locations), names.FILE, "left")
 
 
-def _chosen(columns: Sequence[str] | None, available: list[str]) -> list[str | Column]:
+def _selected_columns(columns: Sequence[str] | None, available: list[str]) -> list[str | Column]:
     if columns is None:
         return [quote(name) for name in available]
     if isinstance(columns, str):
-        raise StatementError(f"columns is a list of names, not the text {columns!r}.")
+        raise StatementError(f"columns must be a list of names, not the str {columns!r}.")
     return [_column(name, available) for name in columns]
 
 
@@ -94,9 +107,9 @@ def _column(name: str, available: list[str]) -> Column:
         return quoted(name)
     if name in _META:
         return F.col(_META[name]).alias(name)
-    same = [known for known in available if known.lower() == name.lower()]
+    same = [column for column in available if column.lower() == name.lower()]
     if len(same) == 1:
         return quoted(same[0])
-    if name.partition(".")[0].lower() in {known.lower() for known in available}:
+    if name.partition(".")[0].lower() in {column.lower() for column in available}:
         return F.col(name)  # a field of a struct
     raise ColumnNotFoundError(name, [*available, *_META])

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from icefloe.commands.scan import read_rows
+from icefloe.commands.scan import ScanRequest, read_rows
 from icefloe.errors import StatementError
 from icefloe.inspection.metadata_tables import METADATA_TABLES, metadata_table
 from icefloe.metadata.table_state import TableState, state_of
@@ -70,13 +70,13 @@ class Names:
         context = self.lake.context(lambda _branch: state)
         match name.travel:
             case None:
-                return read_rows(context, state, None, None)
+                return read_rows(context, state)
             case Travel.VERSION:
                 at = _snapshot(name.moment, state)
-                return read_rows(context, state, None, None, snapshot_id=at)
+                return read_rows(context, state, ScanRequest(snapshot_id=at))
             case Travel.TIMESTAMP:
                 moment = self._moment(name.moment)
-                return read_rows(context, state, None, None, as_of=moment)
+                return read_rows(context, state, ScanRequest(as_of=moment))
 
     def _metadata(self, name: TableName) -> DataFrame | None:
         """`ns.t.files`, or as Trino has it `ns.t$files`."""

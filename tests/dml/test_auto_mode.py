@@ -158,7 +158,7 @@ def test_explain_tells_the_limit_and_the_choice_is_logged(wide, caplog):
     table = wide()
     plan = update(table).explain()
     assert "rewrite or write deletes" in str(plan)
-    assert "by its metadata few bytes are to be encoded" in plan.files[0].reason
+    assert "by its metadata few bytes have to be encoded" in plan.files[0].reason
     assert plan.estimated_bytes_written == plan.files[0].bytes
     assert "above 0.3 of its rows" in table.delete().where(A_FIFTH).explain().files[0].reason
 

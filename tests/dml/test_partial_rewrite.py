@@ -363,7 +363,7 @@ def test_a_file_with_timestamps_of_96_bits_is_changed_through_spark(lake, table_
     ):
         assert f"may hold matching rows; {through}" in str(statement.explain())
         decided = statement.with_options(mode="auto").explain().files[0].reason
-        assert "written anew above" in decided
+        assert "rewritten above" in decided
         assert through in decided
         assert through not in str(statement.with_options(mode="merge-on-read").explain())
     with caplog.at_level("INFO", "icefloe"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pyspark.sql import Column, SparkSession
@@ -105,15 +105,12 @@ def plan_merge(
     """What the MERGE will do to each file; raises where the table cannot have it that way."""
     on = statement.on
     shown = str(on) if isinstance(on, str | Column) else " and ".join(f"{n} = {n}" for n in on)
-    return plan_rows(
-        UpdateKind.MERGE,
-        statement.options,
-        state,
-        files.plan,
+    plan = plan_rows(UpdateKind.MERGE, statement.options, state, files.plan, bound.updated_columns)
+    return replace(
+        plan,
         where=shown,
-        assignments=(),
-        assigned=bound.updated_columns,
         reasons=(
+            *plan.reasons,
             str(join),
             *files.reasons,
             *(("a subquery reads other rows",) if bound.has_subquery else ()),
