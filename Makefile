@@ -71,8 +71,8 @@ bench-peers: setup $(ICEBERG_VENV)/.installed $(PEER_VENVS:=/.installed)
 BENCH_SIZE ?= narrow
 BENCH := $(BIN)/python -m benchmarks.run
 REPORT := $(BIN)/python -m benchmarks.report && $(BIN)/python -m benchmarks.docs_page
-# To stay short: every library is in the narrow run, the wide one has those that goals are about
-# and no scans; bench-full has everything.
+# Kept short: the narrow run has every library, the wide run only those that goals name, and no
+# scans; bench-full has everything.
 NARROW_PEERS := icefloe-cow icefloe-mor iceberg-cow iceberg-mor deltars sail-mor pyiceberg
 WIDE_PEERS := icefloe-cow icefloe-mor iceberg-cow iceberg-mor deltars
 WIDE_STATEMENTS := delete-1-spread delete-1-clustered update-1-spread update-10-spread \
@@ -88,7 +88,7 @@ bench: bench-peers  ## The statements that have goals, narrow and wide, against 
 	  --peers $(WIDE_PEERS) $(BENCH_OPTIONS) || status=1; \
 	$(REPORT) && exit $$status
 
-# At least one warm-up of each kind and one timed run; what is quick gets more of both.
+# At least one warm-up of each kind and one timed run; fast statements get more of both.
 FULL := --repetitions 4 --repetition-seconds 10 --warm-ups 4 --warm-up-seconds 15 --silence 120 \
   --driver-memory 2g
 
@@ -103,17 +103,17 @@ bench-size: bench-peers  ## Every statement at one size: BENCH_SIZE=wide make be
 	status=0; $(BENCH) --size $(BENCH_SIZE) $(BENCH_OPTIONS) || status=1; \
 	$(REPORT) && exit $$status
 
-bench-merge: bench-peers  ## MERGE alone, with the same peers
+bench-merge: bench-peers  ## MERGE only, with the same peers
 	status=0; \
 	$(BENCH) --size $(BENCH_SIZE) $(BENCH_OPTIONS) --statements merge --name $(BENCH_SIZE)-merge \
 	  || status=1; \
 	$(REPORT) && exit $$status
 
-bench-large: setup  ## Upsert 20 million rows with 2 GB of memory
+bench-large: setup  ## Upsert 20 million rows with 2 GB of heap
 	$(BIN)/python -m benchmarks.large_merge $(BENCH_OPTIONS)
 	$(REPORT)
 
-bench-replace: setup  ## Replacing partitions and rows against overwriting and delta-rs
+bench-replace: setup  ## Replace partitions and rows, compared to overwriting and delta-rs
 	$(BIN)/python -m benchmarks.replace --rows 2000000 --save
 
 bench-report: setup  ## benchmarks/report.md and the chart and table of docs/benchmarks.md
