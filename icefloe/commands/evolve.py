@@ -39,7 +39,7 @@ def set_properties(table: IcebergTable, properties: Mapping[str, object]) -> Non
     """Store properties; modes in Iceberg's spelling, `format-version` as an upgrade."""
     stored = properties_to_store(properties)
     upgrade = stored.pop(_FORMAT_VERSION, None)
-    with _as_ours(table), table.transaction() as transaction:
+    with _translated_errors(table), table.transaction() as transaction:
         if upgrade is not None:
             transaction.upgrade_table_version(_version(upgrade))
         if stored:
@@ -58,14 +58,14 @@ def add_column(table: IcebergTable, name: str, kind: str, default: Any) -> None:
 
 def add_columns(table: IcebergTable, added: Sequence[tuple[tuple[str, ...], str]]) -> None:
     """Add optional columns, or fields of structs, in one commit; types may have a COMMENT."""
-    known = {known.name.lower() for known in table.schema().fields}
+    names = {column.name.lower() for column in table.schema().fields}
     fields = []
     for path, kind in added:
         fields.append(_new_field(path, kind))
-        if len(path) == 1 and path[0].lower() in known:
-            raise StatementError(f"The table has a column {path[0]!r} already.")
-        known |= {path[0].lower()} if len(path) == 1 else set()
-    with _as_ours(table), table.update_schema() as update:
+        if len(path) == 1 and path[0].lower() in names:
+            raise StatementError(f"The table already has a column {path[0]!r}.")
+        names |= {path[0].lower()} if len(path) == 1 else set()
+    with _translated_errors(table), table.update_schema() as update:
         for (path, _), field in zip(added, fields, strict=True):
             update.add_column(path if len(path) > 1 else path[0], field.field_type, field.doc)
 
@@ -73,11 +73,11 @@ def add_columns(table: IcebergTable, added: Sequence[tuple[tuple[str, ...], str]
 def _new_field(path: tuple[str, ...], kind: str) -> NestedField:
     name, last = ".".join(path), path[-1]
     if last.startswith(columns.PREFIX):
-        raise StatementError(f"Column names may not start with {columns.PREFIX!r}: {name!r}.")
+        raise StatementError(f"Column names must not start with {columns.PREFIX!r}: {name!r}.")
     field = to_iceberg_schema(f"{quote(last)} {kind}").fields[0]
     if field.required:
         raise StatementError(
-            f"A new column cannot be NOT NULL: rows already there have no value for {name!r}."
+            f"A new column cannot be NOT NULL: existing rows have no value for {name!r}."
         )
     return field
 
@@ -92,41 +92,41 @@ def drop_columns(table: IcebergTable, names: Sequence[str]) -> None:
     dropped = [_column(table, name) for name in names]
     used = [field.source_id for field in table.spec().fields]
     ordered = [field.source_id for field in table.sort_order().fields]
-    for found in dropped:
-        field = table.schema().find_field(found)
+    for column in dropped:
+        field = table.schema().find_field(column)
         for source_id in {field.field_id, *index_by_id(field.field_type)} & {*used, *ordered}:
             source = table.schema().find_column_name(source_id)
             how = "partitioned" if source_id in used else "sorted"
             raise StatementError(
-                f"The table is {how} by {source!r}, so {found!r} cannot be dropped."
+                f"The table is {how} by {source!r}, so {column!r} cannot be dropped."
             )
-    with _as_ours(table), table.update_schema() as update:
-        for found in dropped:
-            update.delete_column(found)
+    with _translated_errors(table), table.update_schema() as update:
+        for column in dropped:
+            update.delete_column(column)
 
 
 def rename_column(table: IcebergTable, old: str, new: str) -> None:
     """Rename a column."""
-    found = _column(table, old)
-    names = {known.name.lower() for known in table.schema().fields}
+    column = _column(table, old)
+    names = {field.name.lower() for field in table.schema().fields}
     if new.lower() in names - {old.lower()}:
-        raise StatementError(f"The table has a column {new!r} already.")
+        raise StatementError(f"The table already has a column {new!r}.")
     if new.startswith(columns.PREFIX) or not new:
-        raise StatementError(f"{new!r} cannot be a column name.")
-    with _as_ours(table), table.update_schema() as update:
-        update.rename_column(found, new)
+        raise StatementError(f"{new!r} is not a valid column name.")
+    with _translated_errors(table), table.update_schema() as update:
+        update.rename_column(column, new)
 
 
 def evolve_partitions(table: IcebergTable, partition_by: Sequence[str] | str) -> None:
-    """Make `partition_by` the spec of new files, keeping fields that stay."""
-    wanted = parse_partition_by(partition_by, table.schema())
+    """Make `partition_by` the spec of new files; fields that both specs have are kept."""
+    new_spec = parse_partition_by(partition_by, table.schema())
     current = {(f.source_id, str(f.transform)): f for f in table.spec().fields}
-    asked = {(f.source_id, str(f.transform)): f for f in wanted.fields}
-    with _as_ours(table), table.update_spec() as update:
+    new = {(f.source_id, str(f.transform)): f for f in new_spec.fields}
+    with _translated_errors(table), table.update_spec() as update:
         for key, field in current.items():
-            if key not in asked and str(field.transform) != "void":
+            if key not in new and str(field.transform) != "void":
                 update.remove_field(field.name)
-        for key, field in asked.items():
+        for key, field in new.items():
             if key not in current:
                 source = table.schema().find_column_name(field.source_id)
                 update.add_field(str(source), field.transform, _free_name(field, table))
@@ -150,14 +150,14 @@ def rollback(
     """Point the main branch at an earlier snapshot."""
     refuse_partial_history(catalog)
     if (snapshot_id is None) == (as_of is None):
-        raise StatementError("Give rollback a snapshot_id, or as_of a moment.")
+        raise StatementError("rollback takes either a snapshot_id or as_of.")
     target = snapshot_as_of(state, as_of) if as_of is not None else snapshot_id
-    at_snapshot(state, int(str(target)))  # refuses one the table does not have
+    at_snapshot(state, int(str(target)))  # raises for a snapshot that the table does not have
     table = catalog.load_table(state.name)
     uuid = state.metadata.table_uuid
     refuse_other_table(table.metadata, state.name, uuid)
-    kept = table.metadata.refs.get("main")
-    with _as_ours(table):
+    ref = table.metadata.refs.get("main")
+    with _translated_errors(table):
         catalog.commit_table(
             table,
             (
@@ -169,16 +169,16 @@ def rollback(
                     ref_name="main",
                     type=SnapshotRefType.BRANCH,
                     snapshot_id=target,
-                    max_ref_age_ms=kept.max_ref_age_ms if kept else None,
-                    max_snapshot_age_ms=kept.max_snapshot_age_ms if kept else None,
-                    min_snapshots_to_keep=kept.min_snapshots_to_keep if kept else None,
+                    max_ref_age_ms=ref.max_ref_age_ms if ref else None,
+                    max_snapshot_age_ms=ref.max_snapshot_age_ms if ref else None,
+                    min_snapshots_to_keep=ref.min_snapshots_to_keep if ref else None,
                 ),
             ),
         )
 
 
 def _column(table: IcebergTable, name: str) -> str:
-    """The full name of a column as the table has it, looked up in any case."""
+    """The full name of a column as the table spells it; the lookup ignores case."""
     schema = table.schema()
     try:
         return str(schema.find_column_name(schema.find_field(name, case_sensitive=False).field_id))
@@ -193,17 +193,17 @@ def _version(text: str) -> Any:
 
 
 @contextmanager
-def _as_ours(table: IcebergTable) -> Iterator[None]:
+def _translated_errors(table: IcebergTable) -> Iterator[None]:
     name = ".".join(table.name())
     try:
         with scrubbed():
             yield
     except CommitFailedException as lost:
         raise ConflictError(
-            f"another writer changed the table meanwhile ({lost})",
+            f"another writer changed the table concurrently ({lost})",
             table=name,
             base_snapshot_id=table.metadata.current_snapshot_id,
             current_snapshot_id=None,
         ) from lost
-    except (ValueError, ValidationError) as wrong:
-        raise StatementError(f"{name}: {wrong}") from wrong
+    except (ValueError, ValidationError) as invalid:
+        raise StatementError(f"{name}: {invalid}") from invalid

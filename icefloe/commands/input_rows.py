@@ -1,4 +1,4 @@
-"""Rows that users give (DataFrame, Arrow, pandas, dicts) as a DataFrame that fits the table."""
+"""Input rows (DataFrame, Arrow, pandas, dicts) as a DataFrame that fits the table."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from icefloe.spark.frames import frame_of
 
 
 def fit_rows(rows: object, state: TableState, spark: SparkSession) -> DataFrame:
-    """Rows with the table's columns, in its order and types; what does not fit is refused."""
+    """Rows with the table's columns, order and types; rows that do not fit are refused."""
     frame = as_frame(rows, state, spark)
     schema = spark_schema(state.schema)
     with translate_spark_errors():
-        found = frame.schema
-    given = _by_name(found, schema)
+        row_schema = frame.schema
+    by_name = _by_name(row_schema, schema)
     columns = []
     for field in schema.fields:
-        source = given[field.name.lower()]
+        source = by_name[field.name.lower()]
         try:
             value = store(quoted(source.name), source.dataType, field, field.name)
-        except TypeMismatchError as wrong:
-            raise ColumnTypeMismatchError(wrong.column, wrong.expected, wrong.actual) from wrong
+        except TypeMismatchError as error:
+            raise ColumnTypeMismatchError(error.column, error.expected, error.actual) from error
         columns.append(value.alias(field.name))
     return frame.select(*columns)
 
@@ -67,20 +67,20 @@ def as_frame(rows: object, state: TableState, spark: SparkSession) -> DataFrame:
     if hasattr(rows, "mapInArrow") and hasattr(rows, "schema"):
         return rows  # type: ignore[return-value]  # a DataFrame, classic or Connect
     raise StatementError(
-        f"Rows are a Spark DataFrame, an Arrow table or batch, a pandas frame or a list of dicts, "
-        f"not {type(rows).__name__}."
+        "Rows must be a Spark DataFrame, an Arrow table or batch, a pandas frame or a list of "
+        f"dicts, not {type(rows).__name__}."
     )
 
 
 def _from_any_dicts(rows: Sequence[Any], state: TableState) -> pa.Table:
     _refuse_other_than_dicts(rows)
     schema = schema_to_pyarrow(state.schema, include_field_ids=False)
-    known = {field.name.lower(): field for field in schema}
+    fields = {field.name.lower(): field for field in schema}
     names = list(dict.fromkeys(str(key) for row in rows for key in row)) or schema.names
     columns = []
     for name in names:
         values = [row.get(name) for row in rows]
-        field = known.get(name.lower())
+        field = fields.get(name.lower())
         try:
             columns.append(pa.array(values) if field is None else _column(values, field))
         except (ColumnTypeMismatchError, pa.ArrowInvalid, pa.ArrowTypeError):
@@ -105,9 +105,9 @@ def _from_dicts(rows: Sequence[Any], state: TableState) -> pa.Table:
     _refuse_other_than_dicts(rows)
     schema = schema_to_pyarrow(state.schema, include_field_ids=False)
     names = {field.name.lower(): field.name for field in schema}
-    given = {key for row in rows for key in row}
-    extra = sorted(key for key in given if str(key).lower() not in names)
-    missing = [name for low, name in names.items() if low not in {str(k).lower() for k in given}]
+    keys = {key for row in rows for key in row}
+    extra = sorted(key for key in keys if str(key).lower() not in names)
+    missing = [name for low, name in names.items() if low not in {str(k).lower() for k in keys}]
     if rows and (extra or missing):
         raise _mismatch(missing, extra)
     lowered = [{str(key).lower(): value for key, value in row.items()} for row in rows]
@@ -131,27 +131,28 @@ def _column(values: list[Any], field: pa.Field) -> pa.Array:
         ) from bad
 
 
-def _by_name(found: T.StructType, wanted: T.StructType) -> dict[str, T.StructField]:
-    given: dict[str, T.StructField] = {}
-    for field in found.fields:
-        if field.name.lower() in given:
+def _by_name(rows: T.StructType, table: T.StructType) -> dict[str, T.StructField]:
+    """The fields of rows by lower-case name; they must be the table's."""
+    by_name: dict[str, T.StructField] = {}
+    for field in rows.fields:
+        if field.name.lower() in by_name:
             raise SchemaMismatchError(f"The rows have the column {field.name!r} twice.")
-        given[field.name.lower()] = field
-    names = {field.name.lower(): field.name for field in wanted.fields}
-    missing = [name for low, name in names.items() if low not in given]
-    extra = [field.name for low, field in given.items() if low not in names]
+        by_name[field.name.lower()] = field
+    names = {field.name.lower(): field.name for field in table.fields}
+    missing = [name for low, name in names.items() if low not in by_name]
+    extra = [field.name for low, field in by_name.items() if low not in names]
     if missing or extra:
         raise _mismatch(missing, extra)
-    return given
+    return by_name
 
 
 def _mismatch(missing: list[str], extra: list[str]) -> SchemaMismatchError:
-    said = []
+    problems = []
     if missing:
-        said.append(f"the rows lack {', '.join(map(repr, missing))}")
+        problems.append(f"the rows lack {', '.join(map(repr, missing))}")
     if extra:
-        said.append(f"the table has no {', '.join(map(repr, map(str, extra)))}")
+        problems.append(f"the table has no {', '.join(map(repr, map(str, extra)))}")
     return SchemaMismatchError(
-        f"The rows do not fit the table: {'; '.join(said)}. Select the table's columns, giving "
+        f"The rows do not fit the table: {'; '.join(problems)}. Select the table's columns, with "
         "NULL where there is no value."
     )

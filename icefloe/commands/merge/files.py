@@ -1,7 +1,7 @@
-"""Which files a MERGE must read: those that source rows may match, and those by-source clauses see.
+"""Which files a MERGE reads: those that source rows may match, and those by-source clauses need.
 
-Files are ruled out by partition, then by the range of each key, then by where the keys lie within
-that range. A file is skipped only when it surely holds no row that the statement looks at.
+Files are ruled out by partition, then by the range of each key, then by the gaps between the keys.
+A file is skipped only when it provably holds no row that the statement reads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from icefloe.pruning.file_matcher import FileMatcher, Matcher
 from icefloe.pruning.source_matcher import AnyMatcher, KeyValues, PartitionValues, SourceMatcher
 from icefloe.statements import MergeOptions, When
 
-# From here on, reading every manifest costs more than another look at the source.
+# Above this, reading every manifest costs more than measuring the source once more.
 _MANY_FILES = 2000
 
 
@@ -39,9 +39,9 @@ class MergeFiles:
     """The files a MERGE reads, what chose them, and how large its source is."""
 
     plan: FilePlan
-    matcher: Matcher  # also tells which files added meanwhile would have mattered
+    matcher: Matcher  # also decides which files added concurrently are a conflict
     facts: SourceFacts
-    keys: tuple[KeyValues, ...]  # where the source's keys lie, for filters within files
+    keys: tuple[KeyValues, ...]  # ranges of the source's keys, for filters within files
     dpp_applied: bool
     dpp_partition_count: int
     reasons: tuple[str, ...]
@@ -50,17 +50,17 @@ class MergeFiles:
 def choose_merge_files(
     bound: BoundMerge, source: DataFrame, state: TableState, options: MergeOptions
 ) -> MergeFiles:
-    """Measure the source and choose files by it."""
+    """Measure the source and choose files by its keys."""
     keys = comparable_keys(bound.keys, state.schema, bound.sides)
     needed = [key.source for key in bound.keys] or bound.sides.source.names
-    off = _why_all(bound, options)
-    if off:
-        return _unpruned(bound, state, measure(source, (), needed), off)
+    reason = _why_not_pruned(bound, options)
+    if reason:
+        return _unpruned(bound, state, measure(source, (), needed), reason)
     return _Chooser(bound, source, state, options, keys, needed).choose()
 
 
-def _why_all(bound: BoundMerge, options: MergeOptions) -> str | None:
-    """Why no file may be ruled out by the source's values."""
+def _why_not_pruned(bound: BoundMerge, options: MergeOptions) -> str | None:
+    """Why no file may be ruled out by the source's values; None where files may."""
     if not options.enable_dpp:
         return "option enable_dpp is off"
     for _, clause in bound.numbered(When.NOT_MATCHED_BY_SOURCE):
@@ -99,19 +99,19 @@ class _Chooser:
         partitions, count, within_limit = self._partitions(values)
         usable = self._usable(values, within_limit)
         matcher = self._matcher(usable, partitions)
-        seen = self._with_by_source(matcher)
+        complete = self._with_by_source(matcher)
         return MergeFiles(
-            narrowed(plan, seen),
-            seen,
+            narrowed(plan, complete),
+            complete,
             facts,
-            matcher.keys if seen is matcher else (),
+            matcher.keys if complete is matcher else (),
             bool(partitions),
             count,
             tuple(self._reasons(partitions, count)),
         )
 
     def _ranges_for_manifests(self) -> dict[SourceKey, KeyValues]:
-        """Ranges of the keys, where so many files are listed that manifests should be skipped."""
+        """Ranges of the keys, where the table has so many files that skipping manifests pays."""
         if _files_listed(self.state) <= _MANY_FILES:
             return {}
         facts = measure(self.source, self.keys, self.needed)
@@ -120,46 +120,46 @@ class _Chooser:
     def _matcher(
         self, values: dict[SourceKey, KeyValues], partitions: dict[int, PartitionValues]
     ) -> SourceMatcher:
-        """Files by the ranges of the keys, what the condition says besides, and partitions."""
-        demanded = range_expression(list(values), list(values.values()))
-        lowered = all_of([FilePredicate(demanded, None), self.bound.lowered_on])
+        """Match files by the ranges of the keys, the rest of the condition, and partitions."""
+        required = range_expression(list(values), list(values.values()))
+        lowered = all_of([FilePredicate(required, None), self.bound.lowered_on])
         ranges = FileMatcher(lowered, self.state.schema, self.state.metadata.specs())
-        ordered = tuple(found for key, found in values.items() if key.has_order)
+        ordered = tuple(ranges for key, ranges in values.items() if key.has_order)
         return SourceMatcher(ranges, partitions, ordered)
 
     def _partitions(
         self, keys: Mapping[SourceKey, KeyValues]
     ) -> tuple[dict[int, PartitionValues], int, bool]:
-        """The source's partitions by spec; the count is of the current spec's."""
-        found: dict[int, PartitionValues] = {}
+        """The source's partitions by spec; the count is for the current spec."""
+        by_spec: dict[int, PartitionValues] = {}
         count, within_limit = 0, True
         limit = self.options.dpp_max_partitions
         for spec_id, spec in self.state.metadata.specs().items():
-            values, seen = partition_values(self.source, keys, spec, self.state.schema, limit)
+            values, spec_count = partition_values(self.source, keys, spec, self.state.schema, limit)
             if values is not None:
-                found[spec_id] = values
+                by_spec[spec_id] = values
             if spec_id == self.state.metadata.default_spec_id:
-                count, within_limit = seen, seen <= limit
-        return found, count, within_limit
+                count, within_limit = spec_count, spec_count <= limit
+        return by_spec, count, within_limit
 
     def _usable(
         self, values: Mapping[SourceKey, KeyValues], within_limit: bool
     ) -> dict[SourceKey, KeyValues]:
-        """Keys that may choose files: over the limit, not those the table is partitioned by."""
+        """Keys that may choose files: above the limit, only those that partition nothing."""
         partitioned_by = self._partitioned_by()
         return {
-            key: found
-            for key, found in values.items()
+            key: ranges
+            for key, ranges in values.items()
             if within_limit or key.field_id not in partitioned_by
         }
 
     def _partitioned_by(self, transform: type = Transform) -> set[int]:
-        """The columns that the table is partitioned by now, with such a transform."""
+        """The source columns of the current partition spec, of fields with such a transform."""
         fields = self.state.metadata.spec().fields
         return {field.source_id for field in fields if isinstance(field.transform, transform)}
 
     def _with_by_source(self, matcher: SourceMatcher) -> Matcher:
-        """Files that by-source clauses may change are seen besides."""
+        """Match files that by-source clauses may change too."""
         clauses = [clause for _, clause in self.bound.numbered(When.NOT_MATCHED_BY_SOURCE)]
         if not clauses:
             return matcher
@@ -170,19 +170,19 @@ class _Chooser:
     def _reasons(self, partitions: dict[int, PartitionValues], count: int) -> list[str]:
         limit = self.options.dpp_max_partitions
         if count > limit:
-            said = f"the source is of {count} partitions, more than dpp_max_partitions ({limit})"
+            reason = f"the source has {count} partitions, more than dpp_max_partitions ({limit})"
         elif partitions:
-            said = f"the source is of {count} partitions: only those are read"
+            reason = f"the source has {count} partitions: only those are read"
         elif {key.field_id for key in self.keys} & self._partitioned_by(TruncateTransform):
-            said = "a key of the source is of no partition: it is too small for truncate"
+            reason = "a key of the source is in no partition: it is too small for truncate"
         else:
-            said = "no partition column is compared for equality"
+            reason = "no partition column is compared for equality"
         if not self.keys:
-            return [said, "no key chooses files: the condition has no equality of plain columns"]
-        return [said, f"files are chosen by the source's {', '.join(k.name for k in self.keys)}"]
+            return [reason, "no key chooses files: the condition has no equality of plain columns"]
+        return [reason, f"files are chosen by the source's {', '.join(k.name for k in self.keys)}"]
 
 
 def _files_listed(state: TableState) -> int:
-    """How many data files the snapshot says it has."""
+    """The number of data files by the snapshot summary."""
     summary = state.snapshot.summary if state.snapshot else None
     return int((summary.get("total-data-files") if summary else None) or 0)

@@ -1,4 +1,4 @@
-"""How a MERGE will run: no wider join than its clauses need, and the reason for each choice."""
+"""The join of a MERGE: no wider than its clauses need, and the reason for the choice."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from icefloe.metadata.table_state import TableState
 from icefloe.settings import UpdateKind
 from icefloe.statements import MergeStatement, When
 
-# Of what is broadcast; it passes through the driver's memory.
+# What may be broadcast; it passes through the driver's memory.
 _BROADCAST_BYTES = 64 * 1024 * 1024
-# Up to here a broadcast always pays; beyond, only where it saves the shuffle of a larger table.
+# Up to here a broadcast always pays; above, only where it saves the shuffle of a larger table.
 _SMALL_BYTES = 16 * 1024 * 1024
 _LARGER = 4
 _TASK_BYTES = 32 * 1024 * 1024  # of source rows that one task writes
@@ -25,7 +25,7 @@ _BROADCAST_SETTING = "spark.sql.autoBroadcastJoinThreshold"
 
 
 class JoinShape(StrEnum):
-    """How the two sides meet."""
+    """How the two sides are joined."""
 
     NONE = "none"  # no file can hold a match
     SOURCE_ANTI = "anti"  # source rows that match nothing
@@ -38,7 +38,7 @@ class JoinShape(StrEnum):
 
 
 _WHY = {
-    JoinShape.NONE: "no file can hold a match, so that every source row is new",
+    JoinShape.NONE: "no file can hold a match, so every source row is new",
     JoinShape.SOURCE_ANTI: "rows are only inserted",
     JoinShape.INNER: "only matched rows are changed",
     JoinShape.PROBE: "the source is small: the table is probed once and never shuffled",
@@ -55,16 +55,16 @@ class Join:
 
     shape: JoinShape
     broadcast: bool
-    tasks: int | None = None  # that write the rows; None leaves it to Spark
-    new_tasks: int = 1  # among which new rows are spread that are written beside rewritten files
+    tasks: int | None = None  # that write the rows; None: as Spark decides
+    new_tasks: int = 1  # over which new rows are spread that are written with rewritten files
 
     @property
     def gathers(self) -> bool:
-        """Whether changed rows come out together, so that they need no shuffle to be few files."""
+        """Whether changed rows are in few tasks already, so that few files need no shuffle."""
         return self.tasks is not None or self.shape is JoinShape.RIGHT
 
     def __str__(self) -> str:
-        how = "source broadcast" if self.broadcast else "shuffled as Spark sees fit"
+        how = "source broadcast" if self.broadcast else "shuffled as Spark decides"
         if self.shape is JoinShape.NONE:
             return f"join none: {_WHY[self.shape]}"
         return f"join {self.shape.value} ({how}): {_WHY[self.shape]}"
@@ -73,7 +73,7 @@ class Join:
 def choose_join(
     statement: MergeStatement, files: MergeFiles, spark: SparkSession, *, unpartitioned: bool
 ) -> Join:
-    """The narrowest join that shows every row the clauses change."""
+    """The narrowest join that returns every row the clauses change."""
     # Only a probe joins back to the source; in other joins all of its columns are broadcast.
     small = _pays(files, files.facts.key_bytes, spark)
     whole = _pays(files, files.facts.bytes, spark)
@@ -91,7 +91,7 @@ def choose_join(
     tasks = 1 + files.facts.bytes // _TASK_BYTES if unpartitioned and small else None
     if not files.plan.candidates:
         return Join(JoinShape.NONE, False, tasks)
-    # A Column bound to the source's frame has two meanings where the source is joined twice.
+    # A Column bound to the source's DataFrame is ambiguous where the source is joined twice.
     if not small or statement.uses_columns:
         shape = JoinShape.RIGHT if matched else JoinShape.SOURCE_ANTI
         return Join(shape, False, new_tasks=new_tasks)
@@ -102,7 +102,7 @@ def choose_join(
 def plan_merge(
     statement: MergeStatement, bound: BoundMerge, state: TableState, files: MergeFiles, join: Join
 ) -> Plan:
-    """What the MERGE will do to each file; raises where the table cannot have it that way."""
+    """What the MERGE will do to each file; raises where the table does not support the mode."""
     on = statement.on
     shown = str(on) if isinstance(on, str | Column) else " and ".join(f"{n} = {n}" for n in on)
     plan = plan_rows(UpdateKind.MERGE, statement.options, state, files.plan, bound.updated_columns)
@@ -125,9 +125,11 @@ def plan_merge(
 
 
 def _pays(files: MergeFiles, size: int, spark: SparkSession) -> bool:
-    """Whether so many bytes of the source are broadcast rather than both sides shuffled."""
+    """Whether to broadcast so many bytes of the source rather than shuffle both sides."""
     if str(spark.conf.get(_BROADCAST_SETTING)).startswith("-1"):
-        return False  # the session allows none at all; otherwise our own limit is not Spark's
+        return (
+            False  # the session forbids broadcasts; otherwise the limit here applies, not Spark's
+        )
     rows = sum(candidate.live.rows for candidate in files.plan.candidates)
     much_larger = rows >= _LARGER * files.facts.rows
     return size <= (_BROADCAST_BYTES if much_larger else _SMALL_BYTES)

@@ -1,7 +1,7 @@
-"""The two sides of a MERGE, joined no wider than needed, with one action per row.
+"""The two sides of a MERGE, joined, with one action per row.
 
-A row that comes out has a file and a position when it stands for a row of the table, and the place
-of the clause that applies to it; its other columns are the row's new values.
+A labelled row has a file and a position when it represents a row of the table, and the number of
+the clause that applies to it; its other columns are the row's new values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.session import reading_by_id
 from icefloe.statements import Duplicates, Then, When
 
-KEPT = -1  # the action of a matched row that no clause changes
+UNCHANGED = -1  # the action of a matched row that no clause changes
 _MATCH = f"{columns.PREFIX}match"
 _RANK = f"{columns.PREFIX}rank"
 _SHARED = f"{columns.PREFIX}shared"
@@ -50,7 +50,7 @@ class MergeJoin:
     bound: BoundMerge
     join: Join
     duplicates: Duplicates
-    keys: Sequence[KeyValues]  # where the source's keys lie; filters the table's rows
+    keys: Sequence[KeyValues]  # ranges of the source's keys; filter the table's rows
 
     def rows(self, names: Sequence[str]) -> DataFrame:
         """Changed and new rows: file, position, action and the new values of `names`."""
@@ -58,7 +58,7 @@ class MergeJoin:
             return self._labelled(names)
 
     def matches_any_at(self, positions: Mapping[str, BitMap64]) -> bool:
-        """Whether the source matches a row at one of these positions of files (by location)."""
+        """Whether the source matches a row at one of these positions, by file location."""
         with translate_spark_errors(), reading_by_id(self.scan.spark):
             files = [c for c in self.scan.candidates if c.path in positions]
             rows = self._named_target(self.scan.restrict_to(files).rows_at(positions))
@@ -73,33 +73,34 @@ class MergeJoin:
             *(F.col(name) for name in (columns.POS, columns.ACTION)),
             *(self._new_value(name).alias(name) for name in names),
         )
-        # A source that fits a broadcast gives few rows: they need no shuffle to be few files.
+        # A source that fits a broadcast changes few rows: few files need no shuffle.
         return rows if self.join.tasks is None else rows.coalesce(self.join.tasks)
 
     @property
     def _has_uris(self) -> bool:
-        """Whether joined rows still have their files' URIs.
+        """Whether joined rows still have the URIs of their files.
 
-        Nothing is shuffled for a broadcast: keys are made for the rows that come out alone.
+        A broadcast shuffles nothing: file keys are computed only for the rows that the join
+        returns.
         """
         late = (JoinShape.INNER, JoinShape.LEFT, JoinShape.TARGET_ANTI)
         return self.join.broadcast and self.join.shape in late
 
     @property
-    def tells_kept(self) -> bool:
-        """Whether matched rows that stay are told too, so that every double match is seen."""
+    def reports_unchanged(self) -> bool:
+        """Whether unchanged matched rows are reported too, so that every double match is found."""
         matched = [clause for _, clause in self.bound.numbered(When.MATCHED)]
         always = any(clause.condition is None for clause in matched)
         return bool(matched) and not always and self.duplicates is Duplicates.ERROR
 
     @property
     def _shared_keys(self) -> list[str]:
-        """Source columns by which rows that match one row of the table are the same.
+        """Source columns that are equal in all source rows which match the same row of the table.
 
-        Rows that share them with no other cannot match a row twice, and need not be told when they
-        change nothing. The shuffle that counts them is the one that the join wants.
+        A source row that shares them with no other cannot be part of a double match, and need not
+        be reported when it changes nothing. Counting needs the same shuffle as the join.
         """
-        if self.join.broadcast or not self.tells_kept:
+        if self.join.broadcast or not self.reports_unchanged:
             return []
         return [k.source for k in self.bound.keys if is_identical(k, self.bound.sides)]
 
@@ -110,8 +111,8 @@ class MergeJoin:
             case JoinShape.NONE | JoinShape.SOURCE_ANTI:
                 return self._unmatched_source()
             case JoinShape.TARGET_ANTI:
-                alone = self._target().join(self._source(), self.bound.on, "left_anti")
-                return alone.withColumn(columns.SOURCE_ROW, F.lit(None).cast("long"))
+                unmatched = self._target().join(self._source(), self.bound.on, "left_anti")
+                return unmatched.withColumn(columns.SOURCE_ROW, F.lit(None).cast("long"))
             case shape:
                 how = {JoinShape.INNER: "inner", JoinShape.RIGHT: "right", JoinShape.LEFT: "left"}
                 joined = self._target().join(
@@ -130,7 +131,7 @@ class MergeJoin:
             f"{columns.SOURCE_ROW} AS {_MATCH}",
         )
         source = self.source
-        if self.join.tasks == 1:  # then the matches alone move, to where the source is
+        if self.join.tasks == 1:  # then only the matches are moved, to the task of the source
             matches, source = matches.repartition(1), source.coalesce(1)
         named = matches.alias(sides.target_alias)
         back = source.alias(sides.source_alias)
@@ -138,17 +139,19 @@ class MergeJoin:
 
     def _unmatched_source(self) -> DataFrame:
         """Source rows to insert that match no row of the table."""
-        wanted = self.source.alias(self.bound.sides.source_alias).filter(
-            self._chosen(When.NOT_MATCHED).isNotNull()
+        insertable = self.source.alias(self.bound.sides.source_alias).filter(
+            self._clause_number(When.NOT_MATCHED).isNotNull()
         )
         if self.join.shape is JoinShape.NONE:
-            new = wanted
+            new = insertable
         elif self.join.broadcast:
-            matched = self._target_alone().join(F.broadcast(wanted), self.bound.on)
-            seen = matched.select(F.col(columns.SOURCE_ROW).alias(_MATCH))
-            new = wanted.join(seen, F.col(columns.SOURCE_ROW) == F.col(_MATCH), "left_anti")
+            matched = self._target_alone().join(F.broadcast(insertable), self.bound.on)
+            matched_rows = matched.select(F.col(columns.SOURCE_ROW).alias(_MATCH))
+            new = insertable.join(
+                matched_rows, F.col(columns.SOURCE_ROW) == F.col(_MATCH), "left_anti"
+            )
         else:
-            new = wanted.join(self._target_alone(), self.bound.on, "left_anti")
+            new = insertable.join(self._target_alone(), self.bound.on, "left_anti")
         return new.select(
             "*",
             F.lit(None).cast(self.scan.keys.type).alias(columns.FILE),
@@ -163,7 +166,7 @@ class MergeJoin:
         )
 
     def _target_alone(self) -> DataFrame:
-        """The same where nothing of the table is changed: nobody asks which rows they are."""
+        """The same without file and position, where no row of the table is changed."""
         return self._narrowed(self.scan.plain_rows())
 
     def _narrowed(self, rows: DataFrame) -> DataFrame:
@@ -172,7 +175,7 @@ class MergeJoin:
         return self._named_target(rows)
 
     def _named_target(self, rows: DataFrame) -> DataFrame:
-        """Rows of the table as the statement names them; columns that it adds are not there yet."""
+        """Rows of the table under its alias, without the columns that the statement adds."""
         sides = self.bound.sides
         return rows.drop(*sides.added).alias(sides.target_alias)
 
@@ -185,7 +188,7 @@ class MergeJoin:
         return F.broadcast(named) if self.join.broadcast else named
 
     def _within(self, key: KeyValues) -> Column:
-        """A filter that Spark hands to its Parquet reader; it drops no row that could match."""
+        """A filter for Spark's Parquet reader; it drops no row that could match."""
         name = quote(str(self.scan.state.schema.find_column_name(key.field_id)))
         ranges = [
             (_literal(low, key.type), _literal(high, key.type))
@@ -197,37 +200,37 @@ class MergeJoin:
         return F.expr(within or "false")
 
     def _action(self) -> Column:
-        """The place of the first clause that applies; NULL where none does."""
-        shown = F.col(columns.POS).isNotNull()
-        paired = F.col(columns.SOURCE_ROW).isNotNull()
+        """The number of the first clause that applies; NULL where none does."""
+        in_target = F.col(columns.POS).isNotNull()
+        in_source = F.col(columns.SOURCE_ROW).isNotNull()
         if self.join.shape in (JoinShape.NONE, JoinShape.SOURCE_ANTI):
-            return self._chosen(When.NOT_MATCHED)
+            return self._clause_number(When.NOT_MATCHED)
         if self.join.shape is JoinShape.INNER:
-            return self._chosen(When.MATCHED)
+            return self._clause_number(When.MATCHED)
         return (
-            F.when(shown & paired, self._chosen(When.MATCHED))
-            .when(paired, self._chosen(When.NOT_MATCHED))
-            .otherwise(self._chosen(When.NOT_MATCHED_BY_SOURCE))
+            F.when(in_target & in_source, self._clause_number(When.MATCHED))
+            .when(in_source, self._clause_number(When.NOT_MATCHED))
+            .otherwise(self._clause_number(When.NOT_MATCHED_BY_SOURCE))
         )
 
-    def _chosen(self, when: When) -> Column:
-        chosen = F.lit(None).cast("int")
-        if when is When.MATCHED and self.tells_kept:
-            chosen = F.when(F.col(_SHARED), KEPT) if self._shared_keys else F.lit(KEPT)
+    def _clause_number(self, when: When) -> Column:
+        number_of = F.lit(None).cast("int")
+        if when is When.MATCHED and self.reports_unchanged:
+            number_of = F.when(F.col(_SHARED), UNCHANGED) if self._shared_keys else F.lit(UNCHANGED)
         for number, clause in reversed(self.bound.numbered(when)):
             applies = F.lit(True) if clause.condition is None else clause.condition
-            chosen = F.when(applies, F.lit(number)).otherwise(chosen)
-        return chosen
+            number_of = F.when(applies, F.lit(number)).otherwise(number_of)
+        return number_of
 
     def _first_only(self, joined: DataFrame) -> DataFrame:
         """Of several source rows that match one row of the table, the first."""
-        alone = F.when(F.col(columns.POS).isNull(), F.col(columns.SOURCE_ROW))
-        same = Window.partitionBy(columns.FILE, columns.POS, alone).orderBy(columns.SOURCE_ROW)
+        unmatched = F.when(F.col(columns.POS).isNull(), F.col(columns.SOURCE_ROW))
+        same = Window.partitionBy(columns.FILE, columns.POS, unmatched).orderBy(columns.SOURCE_ROW)
         ranked = joined.withColumn(_RANK, F.row_number().over(same))
         return ranked.filter(F.col(_RANK) == 1)
 
     def _new_value(self, name: str) -> Column:
-        """The column as it will be; NULL in rows that are deleted."""
+        """The new value of a column; NULL in rows that are deleted."""
         own = self.bound.sides.target_column(name)
         inserts_only = self.join.shape in (JoinShape.NONE, JoinShape.SOURCE_ANTI)
         values = {
@@ -238,26 +241,26 @@ class MergeJoin:
         first = next(iter(values.values()), None)
         if first is None:
             return F.lit(None).cast(self.bound.sides.target[name].dataType)
-        # A plain column can be taken of every row; what may fail, only of rows it is meant for.
+        # A plain column can be read in every row; what may fail, only in rows that it is for.
         is_plain = any(first is column for column in self.bound.source_columns.values())
         if is_plain and all(value is first for value in values.values()):
             return first
-        chosen = F.lit(None)
+        new_value = F.lit(None)
         for number, value in values.items():
-            chosen = F.when(F.col(columns.ACTION) == number, value).otherwise(chosen)
-        return chosen
+            new_value = F.when(F.col(columns.ACTION) == number, value).otherwise(new_value)
+        return new_value
 
 
 def _fewer(intervals: Sequence[Interval]) -> list[Interval]:
-    """At most a few ranges: cut at the widest gaps only."""
+    """At most a few ranges, separated by the widest gaps."""
     if not intervals:
         return []
 
-    def gap(place: int) -> float:
-        return ordinal_of(intervals[place][0]) - ordinal_of(intervals[place - 1][1])
+    def gap(index: int) -> float:
+        return ordinal_of(intervals[index][0]) - ordinal_of(intervals[index - 1][1])
 
     worth = (ordinal_of(intervals[-1][1]) - ordinal_of(intervals[0][0])) / 32
-    gaps = [place for place in range(1, len(intervals)) if gap(place) > worth]
+    gaps = [index for index in range(1, len(intervals)) if gap(index) > worth]
     widest = sorted(gaps, key=gap, reverse=True)[: _MOST_RANGES - 1]
     starts = [0, *sorted(widest)]
     ends = [*(start - 1 for start in starts[1:]), len(intervals) - 1]
@@ -265,7 +268,7 @@ def _fewer(intervals: Sequence[Interval]) -> list[Interval]:
 
 
 def _literal(value: Any, kind: PrimitiveType) -> str | None:
-    """A bound as Spark reads it; None for types that are not worth a filter."""
+    """A bound as Spark SQL; None for types that get no filter."""
     match kind:
         case IntegerType() | LongType():
             return f"{value}L"

@@ -1,8 +1,8 @@
-"""MERGE on Spark: label the rows, then mark them deleted or write their files anew.
+"""The data work of a MERGE: write new rows, then record deleted positions or rewrite files.
 
 Merge-on-read is one job, and so is copy-on-write where no row leaves its file. Otherwise, and for
-`auto`, the labelled rows are kept: first it is seen which files they touch, then those files are
-rewritten; new rows are written like any others.
+`auto`, the labelled rows are persisted: a first job finds the files that they touch, then those
+files are rewritten, and new rows are written like any others.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from icefloe.write.rewrite_choice import is_rewritten
 
 _SHOWN_KEYS = 5
 _ANY_BYTES = 2**63 - 1
-_MANY_FILES = 1000  # each task is told of every file
+_MANY_FILES = 1000  # each task gets the list of all files
 
 
 @dataclass(frozen=True, slots=True)
 class MergedRows:
-    """What was written, what became of the rows, and how many rows each clause was for."""
+    """What was written, how many rows changed, and how many rows each clause applied to."""
 
     changes: FileChanges
     counts: RowCounts
@@ -62,37 +62,37 @@ class MergedRows:
 class MergeRows:
     """The data work of one MERGE."""
 
-    labeller: MergeJoin
+    joined: MergeJoin
     files: FilePlan
     mode: UpdateMode
     statement_id: str
 
     def run(self) -> MergedRows:
         """Do it; nothing is published yet."""
-        read = () if self.labeller.join.shape is JoinShape.NONE else self._scan.candidates
+        read = () if self.joined.join.shape is JoinShape.NONE else self._scan.candidates
         with verify_row_counts(self._scan, read):
             return self._run()
 
     def _run(self) -> MergedRows:
-        inserts_only = self.labeller.join.shape in (JoinShape.NONE, JoinShape.SOURCE_ANTI)
+        inserts_only = self.joined.join.shape in (JoinShape.NONE, JoinShape.SOURCE_ANTI)
         if inserts_only or self.mode is UpdateMode.MERGE_ON_READ:
             return self._merge_on_read()
         done = self._copy_on_write() if self._fits_one_job else None
         if done is not None:
             return done
-        with persisted(self.labeller.rows(self._names)) as labelled:
+        with persisted(self.joined.rows(self._names)) as labelled:
             return self._survey_and_rewrite(labelled)
 
     def _merge_on_read(self) -> MergedRows:
         """Write new rows and mark old ones deleted, in one Spark job."""
-        rows = self.labeller.rows(self._names)
+        rows = self.joined.rows(self._names)
         with self._planned_once(rows.sparkSession):
             written = write_data(
                 self._scan.state,
                 rows,
                 self.statement_id,
                 self._columns,
-                gather=not self.labeller.join.gathers,
+                gather=not self.joined.join.gathers,
             )
         self._refuse_double_matches(written.acted)
         new = self._count(written.acted, self._inserts) + self._count(written.acted, self._updates)
@@ -102,7 +102,7 @@ class MergeRows:
             self._scan.state.schema,
             [c.live.file for c in self._candidates(self._located(written.acted, self._updates))],
             written.files,
-            assigned=self.labeller.bound.updated_columns,
+            assigned=self.joined.bound.updated_columns,
             added_rows=self._count(written.acted, self._inserts),
         )
         marked = self._located(written.acted, self._changing)
@@ -110,8 +110,8 @@ class MergeRows:
 
     @property
     def _fits_one_job(self) -> bool:
-        """Whether no file's rows move, and no task gets too much: too many files or new rows."""
-        state, join = self._scan.state, self.labeller.join
+        """Whether rows stay in their files, and no task gets too many files or new rows."""
+        state, join = self._scan.state, self.joined.join
         few = join.broadcast and join.new_tasks == 1
         return (
             self.mode is UpdateMode.COPY_ON_WRITE
@@ -124,19 +124,19 @@ class MergeRows:
     def _copy_on_write(self) -> MergedRows | None:
         """Find rows, rewrite their files and write new rows in one Spark job.
 
-        None where tasks declined a file. What they wrote is removed again: labels may come out
-        otherwise when they are made anew (`current_timestamp()`), and must be those of all rows.
+        None where tasks declined a file. What they wrote is removed: labels may differ when they
+        are computed again (`current_timestamp()`), and all rows must have the same.
         """
-        carried = self._names if self._inserts else self.labeller.bound.updated_columns
+        carried = self._names if self._inserts else self.joined.bound.updated_columns
         work = FilesAndNewRows(
             self._rewriter,
             carried,
             self._columns,
             self._deletes,
             bool(self._inserts),
-            self.labeller.join.new_tasks,
+            self.joined.join.new_tasks,
         )
-        rows = self.labeller.rows(carried)
+        rows = self.joined.rows(carried)
         with self._planned_once(rows.sparkSession):
             done = work.run(rows)
         acted = done.added.acted
@@ -152,12 +152,11 @@ class MergeRows:
 
     @contextmanager
     def _planned_once(self, spark: SparkSession) -> Iterator[None]:
-        """Where every shuffle has one task, planning anew between stages only takes time.
+        """Turn off adaptive planning where every shuffle has one task: it would only take time.
 
-        Spark would shuffle to more tasks what it takes to be large: it has no idea how few rows
-        of the table match.
+        Spark would shuffle to more tasks because it cannot know how few rows of the table match.
         """
-        join = self.labeller.join
+        join = self.joined.join
         if join.shape is not JoinShape.PROBE or join.tasks != 1:
             yield
             return
@@ -190,22 +189,22 @@ class MergeRows:
         return self._outcome(acted, rewritten, marked, written)
 
     def _paths_to_rewrite(self, acted: RowActions, hits: PositionsByFile) -> set[str]:
-        """Files written anew; those that lose every row are removed without being read."""
+        """Files to rewrite; files that lose every row are removed without being read."""
         deleted = self._located(acted, self._deletes)
-        chosen = set()
+        paths = set()
         for candidate in self._candidates(hits):
-            gone = len(deleted.get(candidate.path, ()))
-            if gone == self._scan.live_rows(candidate) and not candidate.equality_deletes:
+            deletes = len(deleted.get(candidate.path, ()))
+            if deletes == self._scan.live_rows(candidate) and not candidate.equality_deletes:
                 continue
             if self.mode is UpdateMode.COPY_ON_WRITE or self._is_rewritten(
-                candidate, len(hits[candidate.path]) - gone, gone
+                candidate, len(hits[candidate.path]) - deletes, deletes
             ):
-                chosen.add(candidate.path)
-        return chosen
+                paths.add(candidate.path)
+        return paths
 
     def _is_rewritten(self, candidate: Candidate, updated: int, deleted: int) -> bool:
-        """What `auto` chooses for a file with so many such rows."""
-        assigned = self.labeller.bound.updated_columns
+        """Whether `auto` rewrites a file with so many updated and deleted rows."""
+        assigned = self.joined.bound.updated_columns
         return is_rewritten(self._scan.state, candidate, assigned, updated, deleted)
 
     def _rewrite(
@@ -230,7 +229,7 @@ class MergeRows:
         hits: PositionsByFile,
         done: set[str],
     ) -> WrittenRows:
-        """New rows, new versions of rows whose files are not rewritten in tasks, and rows kept."""
+        """Write new rows, updated rows of files not rewritten in tasks, and rows to copy."""
         updated = self._located(acted, self._updates, but=done)
         if not (self._count(acted, self._inserts) or updated or through):
             return WrittenRows()
@@ -243,14 +242,14 @@ class MergeRows:
             others = marked.filter(~F.col(columns.SELECTED)).select(*map(quoted, self._names))
             rows = rows.unionByName(others)
         written = write_data(self._scan.state, rows, self.statement_id, gather=True)
-        # New versions of rows whose files stay are as good as added to those of the others.
+        # Updated rows whose files stay count as added to the rows of the others.
         elsewhere = self._located(acted, self._updates, but={*done, *(c.path for c in through)})
         added = self._count(acted, self._inserts) + count(elsewhere)
         check_carried_values(
             self._scan.state.schema,
             [c.live.file for c in through],
             written.files,
-            assigned=self.labeller.bound.updated_columns,
+            assigned=self.joined.bound.updated_columns,
             added_rows=added,
         )
         return written
@@ -277,11 +276,11 @@ class MergeRows:
             rows_updated=self._count(acted, self._updates),
             rows_deleted=self._count(acted, self._deletes),
         )
-        clauses = range(len(self.labeller.bound.clauses))
+        clauses = range(len(self.joined.bound.clauses))
         return MergedRows(changes, counts, tuple(acted.count(number) for number in clauses))
 
     def _refuse_double_matches(self, acted: RowActions) -> None:
-        """A row that several source rows match must not be changed by any of them."""
+        """Raise where several source rows match a row that a clause changes."""
         repeated = by_location(self._scan, acted.repeated)
         changed = self._located(acted, self._changing)
         clashes = {p: rows & changed[p] for p, rows in repeated.items() if p in changed}
@@ -296,19 +295,18 @@ class MergeRows:
             left = _SHOWN_KEYS - count(few)
             if left > 0:
                 few[path] = BitMap64(list(rows[:left]))
-        names = [key.target for key in self.labeller.bound.keys] or self._names
-        found = (
-            self._scan.restrict_to(self._candidates(few)).rows_at(few).select(*map(quoted, names))
-        )
-        return [row[0] if len(row) == 1 else tuple(row) for row in found.limit(5).collect()]
+        names = [key.target for key in self.joined.bound.keys] or self._names
+        rows_at = self._scan.restrict_to(self._candidates(few)).rows_at(few)
+        keys = rows_at.select(*map(quoted, names)).limit(_SHOWN_KEYS).collect()
+        return [row[0] if len(row) == 1 else tuple(row) for row in keys]
 
     @property
     def _scan(self) -> Scan:
-        return self.labeller.scan
+        return self.joined.scan
 
     @cached_property
     def _rewriter(self) -> Rewriter:
-        assigned = {name: quoted(name) for name in self.labeller.bound.updated_columns}
+        assigned = {name: quoted(name) for name in self.joined.bound.updated_columns}
         return Rewriter(self._scan, self.statement_id, assigned)
 
     @property
@@ -322,15 +320,15 @@ class MergeRows:
 
     @property
     def _inserts(self) -> list[int]:
-        return self.labeller.bound.numbers(Then.INSERT)
+        return self.joined.bound.numbers(Then.INSERT)
 
     @property
     def _updates(self) -> list[int]:
-        return self.labeller.bound.numbers(Then.UPDATE)
+        return self.joined.bound.numbers(Then.UPDATE)
 
     @property
     def _deletes(self) -> list[int]:
-        return self.labeller.bound.numbers(Then.DELETE)
+        return self.joined.bound.numbers(Then.DELETE)
 
     @property
     def _changing(self) -> list[int]:
@@ -340,7 +338,7 @@ class MergeRows:
         return [c for c in self._scan.candidates if c.path in paths]
 
     def _is_in(self, files: Sequence[Candidate]) -> Column:
-        """Whether a labelled row stands for a row of one of these files."""
+        """Whether a labelled row represents a row of one of these files."""
         if not files:
             return F.lit(False)
         keys = self._scan.keys.of_files(files)
@@ -349,8 +347,8 @@ class MergeRows:
     def _located(
         self, acted: RowActions, actions: Iterable[int], but: Container[str] = ()
     ) -> dict[str, BitMap64]:
-        found = by_location(self._scan, acted.of(actions))
-        return {path: rows for path, rows in found.items() if path not in but}
+        by_path = by_location(self._scan, acted.of(actions))
+        return {path: rows for path, rows in by_path.items() if path not in but}
 
     def _count(self, acted: RowActions, actions: Iterable[int]) -> int:
         return sum(map(acted.count, actions))
@@ -366,7 +364,7 @@ def _check_rewritten(rewritten: RewriteResult, hits: PositionsByFile) -> None:
 def _check_copied(
     scan: Scan, files: Sequence[Candidate], hits: PositionsByFile, copied: int
 ) -> None:
-    """The last check before a commit: every row that no clause changes must come out."""
+    """The last check before a commit: every row that no clause changes must be written."""
     if any(c.equality_deletes for c in files):
         return  # how many rows they leave is not known beforehand
     expected = sum(scan.live_rows(c) - len(hits[c.path]) for c in files)

@@ -1,7 +1,7 @@
-"""What is measured of a MERGE's source before the table is read: how much, and where its keys lie.
+"""The source of a MERGE: pinned, and measured before the table is read.
 
-Aggregates only: the source's rows stay where they are. The first job also pins the source, which
-is read several times and must be the same each time.
+Measuring aggregates only: rows stay in Spark. The first job also persists the source, which is
+read several times and must be the same each time.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _PREFIX_BYTES = 6  # of a text: what a double holds exactly
 
 @dataclass(frozen=True, slots=True)
 class SourceKey:
-    """A key that can choose files: its values compare as the table keeps them."""
+    """A key that can choose files: its values compare like the table's stored values."""
 
     name: str
     source: str
@@ -77,15 +77,15 @@ class SourceKey:
 
     @property
     def has_order(self) -> bool:
-        """Whether the column's bounds say anything."""
+        """Whether the column's bounds can exclude values."""
         return not isinstance(self.type, BooleanType)
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """A key's values sorted into cells between two bounds; what lies outside has two more.
+    """A key's values grouped into cells between two bounds, and one cell on either side.
 
-    How values are sorted decides how fine the intervals found are, never whether they hold all.
+    The grouping decides how narrow the intervals are, never whether they contain every value.
     """
 
     key: SourceKey
@@ -103,82 +103,82 @@ class Cells:
             value, low, high = _ordinal(self.key), ordinal_of(self.low), ordinal_of(self.high)
         width = max((high - low) / _CELLS, 1e-9)
         cell = (value - F.lit(low)) / F.lit(width)
-        # Clamped first: the cell of a value far away is no whole number that Spark has.
+        # Clamped first: the cell of a distant value may not be an integer that Spark can hold.
         return F.floor(F.greatest(F.lit(-1.0), F.least(F.lit(float(_CELLS)), cell))).cast("int")
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFacts:
-    """How large the source is, and where the values of its keys lie."""
+    """The size of the source, and the ranges of its keys."""
 
     rows: int
-    bytes: int  # about, as rows in memory
-    key_bytes: int  # of the columns that a probe of the table needs
-    keys: tuple[KeyValues, ...]  # in the order of the keys asked for; no interval: all are NULL
+    bytes: int  # estimated, as rows in memory
+    key_bytes: int  # of the columns that probing the table needs
+    keys: tuple[KeyValues, ...]  # in the order of the keys; no interval: all values are NULL
 
 
 def comparable_keys(
     keys: Sequence[MergeKey], schema: Schema, sides: MergeSides
 ) -> tuple[SourceKey, ...]:
     """The keys whose equality in Spark is equality of the values in the table's own type."""
-    found = []
+    comparable = []
     for key in keys:
         field = next(field for field in schema.fields if field.name == key.target)
         if isinstance(field.field_type, PrimitiveType) and is_identical(key, sides):
-            found.append(SourceKey(key.target, key.source, field.field_id, field.field_type))
-    return tuple(found)
+            comparable.append(SourceKey(key.target, key.source, field.field_id, field.field_type))
+    return tuple(comparable)
 
 
 def measure(
     source: DataFrame, keys: Sequence[SourceKey], needed: Sequence[str], cells: Cells | None = None
 ) -> SourceFacts:
-    """Count the source and find where its keys lie; one job.
+    """Count the source and find the ranges of its keys, in one job.
 
-    `needed` are the source columns that a probe of the table uses, for their size. The key of
-    `cells` is told in intervals with gaps between, the others as one interval each.
+    `needed` are the source columns that probing the table uses, for their size. The key of `cells`
+    is described by intervals with gaps in between, every other key by one interval.
     """
-    wanted = [
+    aggregates = [
         F.count(F.lit(1)).alias("rows"),
         _size(source, source.columns).alias("bytes"),
         _size(source, needed).alias("key_bytes"),
     ]
     for i, key in enumerate(keys):
-        wanted += [F.min(key.value).alias(f"min{i}"), F.max(key.value).alias(f"max{i}")]
+        aggregates += [F.min(key.value).alias(f"min{i}"), F.max(key.value).alias(f"max{i}")]
     with translate_spark_errors():
         grouped = source.groupBy(cells.number.alias("cell")) if cells else source.groupBy()
-        told = grouped.agg(*wanted).toArrow()
+        measured = grouped.agg(*aggregates).toArrow()
     values = []
     for i, key in enumerate(keys):
-        intervals = _intervals(told[f"min{i}"], told[f"max{i}"])
+        intervals = _intervals(measured[f"min{i}"], measured[f"max{i}"])
         if not (cells and cells.key == key) and intervals:
             intervals = ((intervals[0][0], max(high for _, high in intervals)),)
         values.append(KeyValues(key.field_id, key.type, intervals))
     rows, size, key_size = (
-        sum(n or 0 for n in told[name].to_pylist()) for name in ("rows", "bytes", "key_bytes")
+        sum(n or 0 for n in measured[name].to_pylist()) for name in ("rows", "bytes", "key_bytes")
     )
     return SourceFacts(rows, size, key_size, tuple(values))
 
 
 def range_expression(keys: Sequence[SourceKey], values: Sequence[KeyValues]) -> BooleanExpression:
-    """What the keys' ranges demand of a matching row's columns."""
-    demanded: BooleanExpression = AlwaysTrue()
-    for key, found in zip(keys, values, strict=True):
-        if not found.intervals:
+    """What the ranges of the keys require of a matching row."""
+    required: BooleanExpression = AlwaysTrue()
+    for key, ranges in zip(keys, values, strict=True):
+        if not ranges.intervals:
             return AlwaysFalse()
         if key.has_order:
-            low, high = found.intervals[0][0], found.intervals[-1][1]
-            demanded = And(
-                demanded,
+            low, high = ranges.intervals[0][0], ranges.intervals[-1][1]
+            required = And(
+                required,
                 And(
                     GreaterThanOrEqual(term=key.name, value=_literal(key.type, low)),
                     LessThanOrEqual(term=key.name, value=_literal(key.type, high)),
                 ),
             )
-    return demanded
+    return required
 
 
 def choose_cells(keys: Sequence[SourceKey], files: Sequence[DataFile]) -> Cells | None:
-    """Cells of the key whose bounds tell files apart best; None where none does."""
+    """Cells of the key whose bounds overlap least between files; None where none has bounds."""
     best: tuple[float, Cells] | None = None
     for key in keys:
         values = KeyValues(key.field_id, key.type, ())
@@ -199,37 +199,37 @@ def partition_values(
     schema: Schema,
     limit: int,
 ) -> tuple[PartitionValues | None, int]:
-    """The partitions of `spec` that source rows are of, as far as the keys tell; and how many.
+    """The partitions of `spec` that source rows can match, by their keys, and how many.
 
-    None where the keys tell nothing of the spec, or where there are more than `limit`.
+    None where no key is a source column of the spec, or where there are more than `limit`.
     """
     by_id = {key.field_id: key for key in keys}
-    places = tuple(
+    positions = tuple(
         i
         for i, field in enumerate(spec.fields)
-        if field.source_id in by_id and _is_told(field, keys[by_id[field.source_id]])
+        if field.source_id in by_id and _determines(field, keys[by_id[field.source_id]])
     )
-    if not places:
+    if not positions:
         return None, 0
-    told_of = PartitionSpec(*(spec.fields[i] for i in places))
-    used = [by_id[field.source_id] for field in told_of.fields]
+    determined = PartitionSpec(*(spec.fields[i] for i in positions))
+    used = [by_id[field.source_id] for field in determined.fields]
     with translate_spark_errors():
-        known = source.select(*(key.value.alias(key.name) for key in dict.fromkeys(used)))
+        rows = source.select(*(key.value.alias(key.name) for key in dict.fromkeys(used)))
         for key in used:
-            known = known.filter(quoted(key.name).isNotNull())
-        values = partition_columns(told_of, schema)
-        distinct = known.select(*(v.alias(f"p{i}") for i, v in enumerate(values))).distinct()
+            rows = rows.filter(quoted(key.name).isNotNull())
+        values = partition_columns(determined, schema)
+        distinct = rows.select(*(v.alias(f"p{i}") for i, v in enumerate(values))).distinct()
         table = distinct.limit(limit + 1).toArrow()
         if table.num_rows > limit:
             return None, distinct.count()
-    rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
-    records = (to_record(row, told_of, schema) for row in rows)
-    found = frozenset(tuple(record[i] for i in range(len(places))) for record in records)
-    return PartitionValues(places, len(spec.fields), found), len(found)
+    tuples = zip(*(column.to_pylist() for column in table.columns), strict=True)
+    records = (to_record(values, determined, schema) for values in tuples)
+    partitions = frozenset(tuple(record[i] for i in range(len(positions))) for record in records)
+    return PartitionValues(positions, len(spec.fields), partitions), len(partitions)
 
 
-def _is_told(field: PartitionField, values: KeyValues) -> bool:
-    """Whether each of the source's values of a column has a value of the partition field."""
+def _determines(field: PartitionField, values: KeyValues) -> bool:
+    """Whether the partition field has a value for every source value of the column."""
     if isinstance(field.transform, VoidTransform | UnknownTransform):
         return False
     lows = values.intervals[:1]
@@ -237,39 +237,39 @@ def _is_told(field: PartitionField, values: KeyValues) -> bool:
 
 
 def _size(source: DataFrame, needed: Sequence[str]) -> Column:
-    """About how many bytes the needed columns have, as rows in memory."""
+    """Estimated bytes of the needed columns, as rows in memory."""
     types = {field.name: field.dataType for field in source.schema.fields}
     parts = ["16L", *(_width(name, types[name]) for name in needed)]
     return F.expr(f"sum({' + '.join(parts)})")
 
 
 def _width(name: str, kind: T.DataType) -> str:
-    """Bytes of a value; a guess for nested ones."""
+    """Bytes of a value; an estimate for nested ones."""
     if isinstance(kind, T.StringType | T.BinaryType):
         return f"8 + coalesce(octet_length({quote(name)}), 0)"
     return "8" if isinstance(kind, T.AtomicType) else "64"
 
 
 def ordinal_of(value: Any) -> float:
-    """A number that grows with a value as Iceberg keeps it; for grouping only."""
+    """A number that grows with a value as Iceberg stores it; for grouping only."""
     return float(value) if isinstance(value, int | float | Decimal) else 0.0
 
 
 def _overlap(cells: Cells, bounds: Sequence[Interval]) -> float:
-    """How much of the whole range a file covers, on average."""
+    """The average part of the whole range that one file covers."""
     if isinstance(cells.key.type, StringType):
         start = _common_bytes(cells.low, cells.high)
 
-        def place(value: Any) -> float:
+        def ordinal(value: Any) -> float:
             return _number_of(value.encode()[start:])
     else:
-        place = ordinal_of
-    whole = max(place(cells.high) - place(cells.low), 1e-9)
-    return sum(place(high) - place(low) for low, high in bounds) / whole / len(bounds)
+        ordinal = ordinal_of
+    whole = max(ordinal(cells.high) - ordinal(cells.low), 1e-9)
+    return sum(ordinal(high) - ordinal(low) for low, high in bounds) / whole / len(bounds)
 
 
 def _ordinal(key: SourceKey) -> Column:
-    """The same number of a value in Spark."""
+    """The same number as a Spark expression."""
     match key.type:
         case DateType():
             return F.unix_date(key.value).cast("double")
@@ -296,7 +296,7 @@ def _common_bytes(low: str, high: str) -> int:
 
 
 def _intervals(lows: pa.ChunkedArray, highs: pa.ChunkedArray) -> tuple[Interval, ...]:
-    """Disjoint intervals, ascending; pairs without values are left out."""
+    """Disjoint intervals in ascending order; pairs without values are left out."""
     pairs = zip(_internal(lows), _internal(highs), strict=True)
     merged: list[Interval] = []
     for low, high in sorted(pair for pair in pairs if pair[0] is not None):
@@ -308,7 +308,7 @@ def _intervals(lows: pa.ChunkedArray, highs: pa.ChunkedArray) -> tuple[Interval,
 
 
 def _internal(column: pa.ChunkedArray) -> list[Any]:
-    """Values as Iceberg keeps them: days and microseconds as whole numbers."""
+    """Values as Iceberg stores them: days and microseconds as integers."""
     if pa.types.is_date32(column.type):
         return list(column.cast(pa.int32()).to_pylist())
     if pa.types.is_timestamp(column.type):
@@ -331,7 +331,7 @@ def _literal(kind: PrimitiveType, value: Any) -> Literal[Any]:
 
 
 # -------------------------------------------------------------------------------------------------
-# Frames that a MERGE reads more than once: later reads see the same rows in the same order.
+# DataFrames that a MERGE reads more than once: each read sees the same rows in the same order
 
 _COMPRESSES = "spark.sql.inMemoryColumnarStorage.compressed"
 _BATCH_ROWS = "spark.sql.inMemoryColumnarStorage.batchSize"
@@ -339,8 +339,8 @@ _BATCH_ROWS = "spark.sql.inMemoryColumnarStorage.batchSize"
 
 @contextmanager
 def pinned_source(source: DataFrame) -> Iterator[DataFrame]:
-    """The source with its rows numbered, kept by Spark."""
-    # Spark keeps equal plans once, and drops them for all: a condition of its own makes it unequal.
+    """The source with its rows numbered, persisted by Spark."""
+    # Spark caches equal plans once and drops them for all users: a unique condition avoids that.
     own = source.filter(F.lit(uuid.uuid4().hex).isNotNull())
     with persisted(
         own.select("*", F.monotonically_increasing_id().alias(columns.SOURCE_ROW))
@@ -350,14 +350,14 @@ def pinned_source(source: DataFrame) -> Iterator[DataFrame]:
 
 @contextmanager
 def persisted(rows: DataFrame) -> Iterator[DataFrame]:
-    """The rows, kept by Spark on disk once they are read.
+    """The rows, stored by Spark on disk once they have been read.
 
-    Spark would fill more than half of its heap with rows kept in memory, and the readers of wide
-    files need that too. A small frame takes 10 ms longer this way.
+    In memory they could take more than half of the heap, which readers of wide files need too. A
+    small DataFrame takes 10 ms longer this way.
     """
     spark = rows.sparkSession
-    # Compressing what is kept takes longer than the rest of the keeping. Java's serialization,
-    # by which batches go to disk, holds a hundred of them in memory: they must be small.
+    # Compression takes longer than everything else here. Java's serialization, by which batches
+    # are written to disk, holds a hundred of them in memory: they must be small.
     with (
         translate_spark_errors(),
         spark_conf(spark, _COMPRESSES, "false"),
