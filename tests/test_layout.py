@@ -19,7 +19,7 @@ RANKS = [
     ["storage", "spark", "schema", "parquet", "tasks"],
     ["metadata"],
     ["file_changes", "statements"],
-    ["pruning", "deletes", "scan", "write"],
+    ["pruning", "deletes", "scan", "writing"],
     ["commit"],
     ["commands"],
     ["maintenance", "inspection", "builders"],

@@ -38,7 +38,7 @@ from icefloe.tasks.new_versions import write_new_versions
 from icefloe.tasks.old_file import Edits
 from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_file
 from icefloe.tasks.write import FileLayout, write_rows
-from icefloe.write.data_files import find_rows, write_data
+from icefloe.writing.data_files import find_rows, write_data
 from support.tables import data_files, delete_files, rows
 
 SCHEMA = "id BIGINT, region STRING, n INT"

@@ -20,8 +20,8 @@ from icefloe.storage.files import locate
 from icefloe.tasks.old_file import OldFile, reading
 from icefloe.tasks.rewrite import little_left, too_large
 from icefloe.tasks.write import FileLayout
-from icefloe.write.data_files import file_layout
-from icefloe.write.rewrite_choice import rewritten_above, why_nothing_is_copied
+from icefloe.writing.data_files import file_layout
+from icefloe.writing.rewrite_choice import rewritten_above, why_nothing_is_copied
 
 STAGES = ("scan", "filter", "transform", "write", "coalesce", "commit")
 

@@ -37,10 +37,10 @@ from icefloe.spark.columns import quote
 from icefloe.spark.session import spark_conf
 from icefloe.statements import Options, RowStatement
 from icefloe.tasks.messages import FileKey
-from icefloe.write.carried_values import check_carried_values
-from icefloe.write.data_files import REPLACING, WrittenRows, find_rows, write_data
-from icefloe.write.rewrite import Rewriter, RewriteResult, row_count_mismatch
-from icefloe.write.rewrite_choice import is_rewritten
+from icefloe.writing.carried_values import check_carried_values
+from icefloe.writing.data_files import REPLACING, WrittenRows, find_rows, write_data
+from icefloe.writing.rewrite import Rewriter, RewriteResult, row_count_mismatch
+from icefloe.writing.rewrite_choice import is_rewritten
 
 
 @dataclass(frozen=True, slots=True)

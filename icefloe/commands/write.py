@@ -14,7 +14,7 @@ from icefloe.results import DmlResult
 from icefloe.scan.row_counts import count_rows_of_files
 from icefloe.settings import INLINE, Isolation
 from icefloe.statements import Options, WriteKind, WriteStatement
-from icefloe.write.data_files import WrittenRows, write_data
+from icefloe.writing.data_files import WrittenRows, write_data
 
 # The statement reads no rows: nothing that others commit can conflict with it.
 NO_ROWS_READ = ConflictCheck(Isolation.SNAPSHOT, None)

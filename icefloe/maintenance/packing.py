@@ -21,8 +21,8 @@ from icefloe.spark import columns
 from icefloe.spark.frames import frame_of
 from icefloe.storage.files import spark_uri
 from icefloe.tasks.write import FileLayout, write_rows
-from icefloe.write.carried_values import check_carried_values
-from icefloe.write.data_files import (
+from icefloe.writing.carried_values import check_carried_values
+from icefloe.writing.data_files import (
     WrittenRows,
     as_written,
     file_layout,
@@ -31,7 +31,7 @@ from icefloe.write.data_files import (
     written_names,
     written_rows,
 )
-from icefloe.write.rewrite import row_count_mismatch
+from icefloe.writing.rewrite import row_count_mismatch
 
 SMALL = 0.75  # a file below this fraction of the target size is merged with others
 LARGE = 1.8  # a file above this fraction is split

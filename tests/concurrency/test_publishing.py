@@ -230,7 +230,7 @@ def test_summary_option_is_in_the_snapshot_and_hides_no_fact(table_of):
     found = summary(table)
     assert (found["job"], found["run"]) == ("nightly", "7")
     assert (found["total-records"], found["engine-name"]) == ("2", "icefloe")
-    assert found["icefloe.commands.input_rows-deleted"] == "1"
+    assert found["icefloe.rows-deleted"] == "1"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pyiceberg.types import DoubleType, LongType
 from icefloe.commands import row_changes
 from icefloe.errors import NullabilityError, StorageError
 from icefloe.scan.scan import Scan
-from icefloe.write.rewrite import Rewriter
+from icefloe.writing.rewrite import Rewriter
 from support.foreign_files import adopted_file, equality_delete, publish
 from support.tables import data_files, delete_files, rows, snapshots
 from support.unreferenced_files import leftovers

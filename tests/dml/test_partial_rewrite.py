@@ -328,7 +328,7 @@ def test_files_outside_the_data_folder_are_rewritten_inside_and_failures_leave_n
         raise RuntimeError("after the files")
 
     with monkeypatch.context() as patch:
-        patch.setattr("icefloe.write.rewrite.build_data_file", fail)
+        patch.setattr("icefloe.writing.rewrite.build_data_file", fail)
         with pytest.raises(RuntimeError, match="after the files"):
             table.update().set("x", "5.0").where("id = 3").execute()
     assert stored_files(table) == old

@@ -86,7 +86,7 @@ def test_the_summary_tells_what_was_done(table, mode):
     assert facts["engine-name"] == "icefloe"
     assert facts["icefloe.operation"] == "update"
     assert facts["icefloe.mode"] == mode
-    assert facts["icefloe.commands.input_rows-updated"] == "1"
+    assert facts["icefloe.rows-updated"] == "1"
     assert facts["why"] == "a test"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.table_state import state_of
-from icefloe.write.data_files import rewritten_folder
+from icefloe.writing.data_files import rewritten_folder
 from support.pyiceberg_tables import data_paths, make, open_lake, publish_at
 
 

@@ -54,7 +54,7 @@ from icefloe.tasks.arrow import column_metrics
 from icefloe.tasks.messages import NullInRequiredError, pack
 from icefloe.tasks.rewrite import FileToRewrite, Operation, RewritePlan, rewrite_file, rewrite_files
 from icefloe.tasks.write import DataFileWriter, FileLayout
-from icefloe.write.manifest_entries import build_data_file, carried_metrics, leaves
+from icefloe.writing.manifest_entries import build_data_file, carried_metrics, leaves
 from support.parquet_check.check import problems
 
 LOCAL = pafs.LocalFileSystem()

@@ -11,7 +11,7 @@ import random
 import pytest
 
 from icefloe.commands import row_changes
-from icefloe.write.rewrite import Rewriter
+from icefloe.writing.rewrite import Rewriter
 from support.random_programs import LAYOUTS, MODES, SCHEMA, Maker, comparable, oracle_of, seeds
 
 

@@ -31,7 +31,7 @@ def test_rows_of_older_specs_in_the_partitions_go_and_others_stay(table_of, mode
     assert rows(table, "id") == [(10,), (11,), (2,), (5,)]
     assert len(snapshots(table)) == 3
     assert bool(delete_files(table)) is (mode == "merge-on-read")
-    assert summary(table)["icefloe.commands.input_rows-deleted"] == "4"
+    assert summary(table)["icefloe.rows-deleted"] == "4"
 
 
 @pytest.mark.parametrize(

@@ -305,8 +305,8 @@ def test_the_summary_has_the_predicate_and_the_figures(sales):
     assert facts["icefloe.operation"] == "replace_where"
     assert facts["icefloe.predicate"] == "year = 2021"
     assert facts["icefloe.scope"] == "partitions"
-    assert facts["icefloe.commands.input_rows-deleted"] == facts["deleted-records"] == "2"
-    assert facts["icefloe.commands.input_rows-inserted"] == facts["added-records"] == "1"
+    assert facts["icefloe.rows-deleted"] == facts["deleted-records"] == "2"
+    assert facts["icefloe.rows-inserted"] == facts["added-records"] == "1"
     assert facts["icefloe.data-files-removed"] == facts["deleted-data-files"] == "2"
     assert facts["icefloe.data-files-added"] == "1"
     assert int(facts["icefloe.bytes-written"]) == result.bytes_written > 0

@@ -39,10 +39,10 @@ from icefloe.spark.session import spark_conf
 from icefloe.statements import Then
 from icefloe.storage.files import delete_each
 from icefloe.tasks.messages import ChangeColumns
-from icefloe.write.carried_values import check_carried_values
-from icefloe.write.data_files import WrittenRows, find_rows, write_data
-from icefloe.write.rewrite import FilesAndNewRows, Rewriter, RewriteResult, row_count_mismatch
-from icefloe.write.rewrite_choice import is_rewritten
+from icefloe.writing.carried_values import check_carried_values
+from icefloe.writing.data_files import WrittenRows, find_rows, write_data
+from icefloe.writing.rewrite import FilesAndNewRows, Rewriter, RewriteResult, row_count_mismatch
+from icefloe.writing.rewrite_choice import is_rewritten
 
 _SHOWN_KEYS = 5
 _ANY_BYTES = 2**63 - 1

@@ -41,7 +41,7 @@ from icefloe.spark import columns
 from icefloe.spark.frames import frame_of
 from icefloe.spark.session import time_zone
 from icefloe.statements import Options, WriteKind, WriteStatement
-from icefloe.write.data_files import WrittenRows, write_data
+from icefloe.writing.data_files import WrittenRows, write_data
 
 OPERATION = WriteKind.OVERWRITE_PARTITIONS.value
 

@@ -49,7 +49,7 @@ from icefloe.spark import columns
 from icefloe.spark.columns import quoted
 from icefloe.spark.session import time_zone
 from icefloe.statements import Options, UsingStatement
-from icefloe.write.data_files import write_data
+from icefloe.writing.data_files import write_data
 
 OPERATION = "replace_using"
 COLUMNS_KEY = "icefloe.using"

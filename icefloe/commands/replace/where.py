@@ -43,7 +43,7 @@ from icefloe.settings import UpdateKind
 from icefloe.spark import columns
 from icefloe.spark.session import time_zone
 from icefloe.statements import ReplaceOptions, ReplaceStatement, RowStatement, Scope
-from icefloe.write.data_files import WrittenRows, write_data
+from icefloe.writing.data_files import WrittenRows, write_data
 
 log = logging.getLogger("icefloe")
 

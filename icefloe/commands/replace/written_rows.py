@@ -45,7 +45,7 @@ from icefloe.results import RowCounts
 from icefloe.scan.scan import Scan
 from icefloe.settings import UpdateKind
 from icefloe.statements import Options, RowStatement
-from icefloe.write.data_files import WrittenRows
+from icefloe.writing.data_files import WrittenRows
 
 
 @dataclass(frozen=True, slots=True)

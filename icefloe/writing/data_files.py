@@ -29,7 +29,7 @@ from icefloe.spark.session import reading_by_id
 from icefloe.storage.files import locate
 from icefloe.tasks.messages import RESULT_SCHEMA, ChangeColumns, from_bytes
 from icefloe.tasks.write import FileLayout, PartitionField, collect_changes, write_rows
-from icefloe.write.manifest_entries import build_data_file
+from icefloe.writing.manifest_entries import build_data_file
 
 # Every row replaces the row of the table it was made from.
 REPLACING = ChangeColumns(columns.FILE, columns.POS)

@@ -31,8 +31,8 @@ from icefloe.storage.files import delete_each, locate
 from icefloe.tasks.messages import ChangeColumns, pack, unpack
 from icefloe.tasks.new_versions import write_new_versions
 from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_and_add, rewrite_files
-from icefloe.write.carried_values import check_carried_values
-from icefloe.write.data_files import (
+from icefloe.writing.carried_values import check_carried_values
+from icefloe.writing.data_files import (
     WrittenRows,
     as_written,
     file_layout,
@@ -43,8 +43,8 @@ from icefloe.write.data_files import (
     written_names,
     written_rows,
 )
-from icefloe.write.manifest_entries import build_data_file, carried_metrics
-from icefloe.write.rewrite_choice import why_through_spark
+from icefloe.writing.manifest_entries import build_data_file, carried_metrics
+from icefloe.writing.rewrite_choice import why_through_spark
 
 log = logging.getLogger("icefloe")
 
