@@ -1,7 +1,8 @@
-"""DELETE and UPDATE on Spark: find the rows, then mark them deleted or write their files anew.
+"""UPDATE and DELETE: find the rows, then record them as deleted or rewrite their files.
 
-Every mode ends in the same values: files added, files removed, rows counted. What differs is what
-happens to a file with changes. Files all of whose rows go are removed in every mode.
+Every mode ends in the same values: files added, files removed, positions deleted, rows counted. The
+modes differ in what happens to a file with changes. A file that loses all its rows is removed in
+every mode.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def _conflict_check(plan: _RowPlan) -> ConflictCheck:
 
 ChangedRows: TypeAlias = tuple[FileChanges, RowCounts]
 
-# How much Spark gives a task to read, and of how many tasks each may write a small file.
+# How much Spark gives a task to read, and how many tasks may write a small file each.
 _TASK_BYTES = 128 * 2**20
 _FEWEST_TASKS, _MOST_TASKS = 4, 16
 
@@ -122,14 +123,14 @@ class RowChange:
     condition: Column | None
     assigned: Mapping[str, Column]
     statement_id: str
-    choose: Callable[[DataFrame], DataFrame] | None = None  # keeps the rows to change, by a join
+    choose: Callable[[DataFrame], DataFrame] | None = None  # selects the rows to change, by a join
 
 
 def change_rows(change: RowChange) -> ChangedRows:
     """Run the data work of an UPDATE or DELETE; nothing is published yet."""
     covered = [] if change.assigned else _whole_files(change.scan.candidates)
-    known = {c.path for c in covered}
-    rest = [c for c in change.scan.candidates if c.path not in known]
+    covered_paths = {c.path for c in covered}
+    rest = [c for c in change.scan.candidates if c.path not in covered_paths]
     dropped = RewriteResult(
         replaced=tuple(c.live for c in covered),
         counts=RowCounts(rows_deleted=sum(change.scan.live_rows(c) for c in covered)),
@@ -141,11 +142,11 @@ def change_rows(change: RowChange) -> ChangedRows:
             case UpdateMode.MERGE_ON_READ:
                 return _merge_on_read(change, dropped, rest)
             case UpdateMode.AUTO:
-                return _by_file(change, dropped, rest)
+                return _auto(change, dropped, rest)
 
 
 def _whole_files(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Files that go by metadata alone; equality deletes hide how many rows are left in one."""
+    """Files to remove by metadata alone; below equality deletes their rows cannot be counted."""
     return [c for c in candidates if c.covered and not c.equality_deletes]
 
 
@@ -165,8 +166,8 @@ def _rewrite(change: RowChange, files: Sequence[Candidate]) -> RewriteResult:
 def _in_tasks(
     change: RowChange, rewriter: Rewriter, changed: DataFrame, files: Sequence[Candidate]
 ) -> RewriteResult:
-    """Rewrite in tasks; files whose columns cannot be carried over there go through Spark."""
-    with larger_splits(change.scan, _read(change)):
+    """Rewrite in tasks; files whose columns tasks cannot copy are rewritten with Spark."""
+    with larger_splits(change.scan, _columns_read(change)):
         done, declined = rewriter.in_tasks(changed, files)
     return done + rewriter.rewrite_with_spark(declined)
 
@@ -174,17 +175,17 @@ def _in_tasks(
 def _merge_on_read(
     change: RowChange, dropped: RewriteResult, files: Sequence[Candidate]
 ) -> ChangedRows:
-    """Mark rows deleted; for UPDATE also write their new versions, in the same Spark job."""
+    """Record deleted rows; for UPDATE also write their new versions, in the same Spark job."""
     if not files:
         return _outcome(change, dropped, {})
     if change.assigned:
         written = _write_new_versions(change, _matching(change, files), files)
-        return _outcome(change, dropped, _found(change, written.acted), written)
+        return _outcome(change, dropped, _positions(change, written.acted), written)
     return _outcome(change, dropped, _find(change, files))
 
 
-def _by_file(change: RowChange, dropped: RewriteResult, files: Sequence[Candidate]) -> ChangedRows:
-    """Find the rows first, then choose per file: rewrite where many go, deletes where few do."""
+def _auto(change: RowChange, dropped: RewriteResult, files: Sequence[Candidate]) -> ChangedRows:
+    """Find the rows first, then decide per file: rewrite where many change, else write deletes."""
     if not files:
         return _outcome(change, dropped, {})
     hits = _find(change, files)
@@ -198,13 +199,13 @@ def _by_file(change: RowChange, dropped: RewriteResult, files: Sequence[Candidat
     if not few:
         return _outcome(change, rewritten, {})
     others = [c for c in files if c.path in few]
-    chosen = _with_keys(change, change.scan.restrict_to(others).rows_at(few))
-    written = _write_new_versions(change, chosen, others)
+    rows_to_update = _with_keys(change, change.scan.restrict_to(others).rows_at(few))
+    written = _write_new_versions(change, rows_to_update, others)
     return _outcome(change, rewritten, few, written)
 
 
 def _is_rewritten(change: RowChange, candidate: Candidate, hits: PositionsByFile) -> bool:
-    """What `auto` chooses for a file with such rows."""
+    """Whether `auto` rewrites a file with these rows to change."""
     changed = len(hits[candidate.path])
     updated, deleted = (changed, 0) if change.assigned else (0, changed)
     return is_rewritten(change.scan.state, candidate, change.assigned, updated, deleted)
@@ -213,31 +214,31 @@ def _is_rewritten(change: RowChange, candidate: Candidate, hits: PositionsByFile
 def _write_new_versions(
     change: RowChange, rows: DataFrame, files: Sequence[Candidate]
 ) -> WrittenRows:
-    """Write updated rows: where they are read if few tasks read them, else brought together."""
+    """Write updated rows: in the tasks that read them if these are few, else after a shuffle."""
     state = change.scan.state
     size = sum(candidate.live.size for candidate in files)
     tasks = max(_FEWEST_TASKS, ceil(size / _TASK_BYTES))
     in_place = tasks <= _MOST_TASKS and state.metadata.spec().is_unpartitioned()
-    if in_place and (written := _write_where_they_lie(change, rows, files, tasks)):
+    if in_place and (written := _write_by_position(change, rows, files, tasks)):
         return written
     new = _with_new_values(change, rows)
     if in_place:
         new = new.coalesce(tasks)
     written = write_data(state, new, change.statement_id, REPLACING, gather=not in_place)
-    touched = _found(change, written.acted)
+    touched = _positions(change, written.acted)
     read = [candidate.live.file for candidate in files if candidate.path in touched]
     check_carried_values(state.schema, read, written.files, assigned=change.assigned)
     return written
 
 
-def _write_where_they_lie(
+def _write_by_position(
     change: RowChange, rows: DataFrame, files: Sequence[Candidate], tasks: int
 ) -> WrittenRows | None:
-    """Find rows by few columns and have tasks read the others; None where that is not worth it.
+    """Find rows by few columns and let tasks read the others; None where that does not pay.
 
     Spark's reader decodes every column of a wide file for one row of a thousand, and more slowly.
     """
-    scan, read = change.scan.restrict_to(files), _read(change)
+    scan, read = change.scan.restrict_to(files), _columns_read(change)
     rewriter = Rewriter(change.scan, change.statement_id, change.assigned)
     if (
         change.condition is None
@@ -254,15 +255,15 @@ def _write_where_they_lie(
 
 
 def _rewrite_known(change: RowChange, hits: PositionsByFile) -> RewriteResult:
-    """Copy-on-write of files whose rows to change are known already."""
+    """Copy-on-write of files whose positions to change are known."""
     rewriter = Rewriter(change.scan, change.statement_id, change.assigned)
     files = [c for c in change.scan.candidates if c.path in hits]
     in_place = [c for c in files if rewriter.can_rewrite_in_place(c)]
     others = {c.path: hits[c.path] for c in files if not rewriter.can_rewrite_in_place(c)}
     done = RewriteResult()
     if in_place:
-        chosen = change.scan.restrict_to(in_place).rows_at(hits)
-        done += _in_tasks(change, rewriter, _with_keys(change, chosen), in_place)
+        rows = change.scan.restrict_to(in_place).rows_at(hits)
+        done += _in_tasks(change, rewriter, _with_keys(change, rows), in_place)
     return done + rewriter.rewrite_with_spark(others)
 
 
@@ -272,7 +273,7 @@ def _outcome(
     hits: PositionsByFile,
     written: WrittenRows | None = None,
 ) -> ChangedRows:
-    """Put it together: files whose last rows go are removed, deletes are written for the rest."""
+    """The file changes and counts; files that lose their last rows are removed."""
     changed = count(hits)
     if written is not None and written.rows != changed:
         raise row_count_mismatch(written.rows, changed)
@@ -290,13 +291,13 @@ def _outcome(
 
 
 def _find(change: RowChange, files: Sequence[Candidate]) -> dict[str, BitMap64]:
-    """The rows to change; nothing but what the condition names is read."""
-    with larger_splits(change.scan, _read(change)):
-        return _found(change, find_rows(_matching(change, files)))
+    """The positions to change; only columns that the condition names are read."""
+    with larger_splits(change.scan, _columns_read(change)):
+        return _positions(change, find_rows(_matching(change, files)))
 
 
-def _read(change: RowChange) -> list[str]:
-    """The columns by which rows are found, and of which new values are made."""
+def _columns_read(change: RowChange) -> list[str]:
+    """The columns that find the rows and compute new values."""
     if change.choose is not None:
         return [field.name for field in change.scan.state.schema.fields]
     return columns_in(change.scan, [change.condition, *change.assigned.values()])
@@ -310,12 +311,12 @@ def _matching(change: RowChange, files: Sequence[Candidate]) -> DataFrame:
 
 
 def _with_keys(change: RowChange, rows: DataFrame) -> DataFrame:
-    """Rows to change, told by the keys of their files from here on."""
+    """Rows to change, with the keys of their files in place of URIs."""
     return _named(change, change.scan.keys.in_place_of_uris(rows))
 
 
 def _named(change: RowChange, rows: DataFrame) -> DataFrame:
-    """Rows under the table's name, so that conditions may say `orders.id`."""
+    """Rows under the table's name, so that conditions may use `orders.id`."""
     return rows.alias(change.scan.state.alias)
 
 
@@ -326,19 +327,19 @@ def _with_new_values(change: RowChange, rows: DataFrame) -> DataFrame:
     return changed.selectExpr(*names, columns.FILE, columns.POS)
 
 
-def _found(change: RowChange, acted: RowActions) -> dict[str, BitMap64]:
+def _positions(change: RowChange, acted: RowActions) -> dict[str, BitMap64]:
     return by_location(change.scan, acted.of([0]))
 
 
 # -------------------------------------------------------------------------------------------------
-# Rows marked as gone without touching their files; files whose last rows go are removed.
+# File changes: positions deleted in files that stay, and files that lose their last rows
 
 PositionsByFile = Mapping[str, BitMap64]  # rows by data file location
 
 
-def by_location(scan: Scan, found: Mapping[FileKey, BitMap64]) -> dict[str, BitMap64]:
-    """Rows found by the keys of files, told by the files' locations."""
-    return {scan.keys.files[key].path: rows for key, rows in found.items() if rows}
+def by_location(scan: Scan, by_key: Mapping[FileKey, BitMap64]) -> dict[str, BitMap64]:
+    """Positions by file location instead of file key."""
+    return {scan.keys.files[key].path: rows for key, rows in by_key.items() if rows}
 
 
 def count(hits: PositionsByFile) -> int:
@@ -354,17 +355,17 @@ def file_changes(
     replaced: PositionsByFile,
     added: Sequence[DataFile] = (),
 ) -> FileChanges:
-    """Everything a statement changes: `marked` rows go from files that stay, or the files go.
+    """Everything a statement changes: `marked` rows are deleted, or their files removed.
 
-    `replaced` are those of the marked rows that have new versions among `added`.
+    `replaced` are those of the marked rows that have new versions in `added`.
     """
     emptied = [
         c
         for c in scan.candidates
         if c.path in marked and not c.equality_deletes and len(marked[c.path]) == scan.live_rows(c)
     ]
-    gone = {c.path for c in emptied}
-    left = {path: rows for path, rows in marked.items() if path not in gone}
+    emptied_paths = {c.path for c in emptied}
+    left = {path: rows for path, rows in marked.items() if path not in emptied_paths}
     removed = (*rewritten.replaced, *(c.live for c in emptied))
     return FileChanges(
         added_data=(*rewritten.files, *added),
@@ -377,23 +378,26 @@ def file_changes(
 
 
 # -------------------------------------------------------------------------------------------------
-# How much of a table each task reads, where a statement reads few of its columns.
+# Larger splits where a statement reads few of a table's columns
+#
+# Spark cuts files by their size, whichever columns are read. For a wide table that makes many tasks
+# with little to do; where they also report positions, each has a Python worker.
 
 _SETTING = "spark.sql.files.maxPartitionBytes"
 _DEFAULT = 128 * 2**20
-_AS_SPARK_TELLS_IT = f"{_DEFAULT}b"
+_DEFAULT_TEXT = f"{_DEFAULT}b"
 _MOST_TIMES = 8
 
 
 @contextmanager
 def larger_splits(scan: Scan, read: Collection[str]) -> Iterator[None]:
-    """While jobs that read only these columns are planned, let a task have more of the files.
+    """While jobs that read only these columns are planned, let a task read more of the files.
 
-    A session that has a setting of its own keeps it. Spark cuts files finely enough to keep every
-    core busy in any case.
+    A session that changed the setting keeps it. Spark cuts files finely enough to keep every core
+    busy in any case.
     """
     times = times_read(scan, read)
-    if times == 1 or scan.spark.conf.get(_SETTING) != _AS_SPARK_TELLS_IT:
+    if times == 1 or scan.spark.conf.get(_SETTING) != _DEFAULT_TEXT:
         yield
         return
     with spark_conf(scan.spark, _SETTING, str(times * _DEFAULT)):
@@ -401,22 +405,22 @@ def larger_splits(scan: Scan, read: Collection[str]) -> Iterator[None]:
 
 
 def columns_in(scan: Scan, expressions: Iterable[Column | None]) -> list[str]:
-    """The table's columns that expressions may name, by their texts: rather one too many."""
+    """The table's columns that expressions may name, by their text; some may be unused."""
     text = " ".join(str(expression) for expression in expressions).lower()
     names = [field.name for field in scan.state.schema.fields]
     return [name for name in names if name.lower() in text]
 
 
 def times_read(scan: Scan, read: Collection[str]) -> int:
-    """How many times what is read would fit into all columns of the files; 1 for small tables."""
+    """How many times larger all columns are than the columns read; 1 for small tables."""
     files = [candidate.live for candidate in scan.candidates]
     schema = scan.state.schema
     if len(read) == len(schema.fields) or sum(file.size for file in files) <= 2 * _DEFAULT:
         return 1
     columns = ids_of_columns(schema, read)
-    found = [file.bytes_of(columns) for file in files]
-    known = [part for part in found if part is not None]
-    if len(known) < len(found):
-        return 1  # some manifest does not tell
-    every = sum(file.bytes_of_all for file in files)
-    return max(1, min(_MOST_TIMES, every // max(1, sum(known))))
+    sizes = [file.bytes_of(columns) for file in files]
+    read_bytes = [size for size in sizes if size is not None]
+    if len(read_bytes) < len(sizes):
+        return 1  # some manifest lacks column sizes
+    all_bytes = sum(file.bytes_of_all for file in files)
+    return max(1, min(_MOST_TIMES, all_bytes // max(1, sum(read_bytes))))

@@ -103,14 +103,16 @@ class CompactCommand(Command[_CompactPlan]):
 
 def _checked(target: int) -> int:
     if not isinstance(target, int) or isinstance(target, bool) or target < 1:
-        raise StatementError(f"target_file_bytes is {target!r}: use a number of bytes from 1.")
+        raise StatementError(
+            f"Invalid value {target!r} for target_file_bytes: expected an integer >= 1."
+        )
     return target
 
 
 def _chosen(
     context: Context, state: TableState, files: SnapshotFiles, where: Condition | None
 ) -> Scan:
-    """The files that may hold rows of `where`; Spark looks where metadata cannot tell."""
+    """The files that may hold rows of `where`; Spark decides where metadata cannot."""
     matcher = FileMatcher(
         lower_condition(where, state, context.spark), state.schema, state.metadata.specs()
     )

@@ -178,7 +178,7 @@ def test_wrong_arguments_are_told(table_of):
     table = table_of(SCHEMA, BATCHES[0])
     with pytest.raises(ColumnNotFoundError, match="regoin"):
         table.compact("regoin = 'eu'")
-    with pytest.raises(StatementError, match="target_file_bytes is 0"):
+    with pytest.raises(StatementError, match="Invalid value 0 for target_file_bytes"):
         table.compact(target_file_bytes=0)
 
 

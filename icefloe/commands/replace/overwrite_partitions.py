@@ -119,7 +119,7 @@ def _has_older_specs(state: TableState) -> bool:
 def _in_partitions(
     context: Context, state: TableState, partitions: PartitionSet
 ) -> Callable[[DataFrame], DataFrame]:
-    """Keeps the rows that the current spec puts into one of the partitions."""
+    """Selects the rows that the current spec puts into one of the partitions."""
 
     def choose(rows: DataFrame) -> DataFrame:
         values = partition_columns(partitions.spec, state.schema)
@@ -131,9 +131,9 @@ def _in_partitions(
             columns.POS,
             *(value.alias(name) for name, value in zip(names, values, strict=True)),
         )
-        chosen = F.broadcast(_as_frame(context, partitions, placed.select(*names).schema))
+        keys = F.broadcast(_as_frame(context, partitions, placed.select(*names).schema))
         same = [F.col(name).eqNullSafe(F.col(_key_of(name))) for name in names]
-        return placed.join(chosen, reduce(lambda a, b: a & b, same), "left_semi")
+        return placed.join(keys, reduce(lambda a, b: a & b, same), "left_semi")
 
     return choose
 
@@ -158,6 +158,6 @@ def _key_of(name: str) -> str:
 
 
 def _spark_value(value: Any, kind: T.DataType) -> Any:
-    """A key's value; NaN stands in keys as text."""
+    """The value of a key for Spark; keys hold NaN as text."""
     is_float = isinstance(kind, T.FloatType | T.DoubleType)
     return float("nan") if is_float and value == "NaN" else value

@@ -57,11 +57,11 @@ COLUMNS_KEY = "icefloe.using"
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """The values that new rows have in the key columns, as far as metadata tells."""
+    """The values of new rows in the key columns, as far as metadata has them."""
 
     partitions: PartitionSet
     lowered: FilePredicate
-    are_partitions: bool  # every key column is a partition: a file's rows all match, or none
+    are_partitions: bool  # every key column is a partition column: all rows of a file match or none
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,35 +132,35 @@ def _has_map(kind: IcebergType) -> bool:
 
 
 def _key_fields(statement: UsingStatement, state: TableState) -> list[NestedField]:
-    """The columns named, each once, whatever their case."""
+    """The named columns, each once; names are matched without regard to case."""
     if not statement.columns:
-        raise StatementError("replace_using() names no column. Give the columns of the key.")
-    found: list[NestedField] = []
+        raise StatementError("replace_using() names no column. Name the columns of the key.")
+    fields: list[NestedField] = []
     for name in statement.columns:
         exact = [f for f in state.schema.fields if f.name == name]
         same = exact or [f for f in state.schema.fields if f.name.lower() == str(name).lower()]
         if len(same) != 1:
             raise ColumnNotFoundError(str(name), [f.name for f in state.schema.fields])
-        if same[0] in found:
+        if same[0] in fields:
             raise StatementError(f"replace_using() names the column {name!r} twice.")
         if _has_map(same[0].field_type):
             raise StatementError(
-                f"replace_using() cannot compare the column {name!r}: it is or has a map."
+                f"replace_using() cannot compare the column {name!r}: it is or contains a map."
             )
-        found.append(same[0])
-    return found
+        fields.append(same[0])
+    return fields
 
 
 def _keys_of(
     state: TableState, fields: list[NestedField], files: Collection[DataFile], zone: str
 ) -> _Keys:
-    """Partition fields made of key columns alone tell which partitions can have equal keys."""
+    """Partition fields over key columns determine which partitions can have equal keys."""
     spec = state.metadata.spec()
-    wanted = {field.field_id for field in fields}
+    key_ids = {field.field_id for field in fields}
     positions = [
         position
         for position, field in enumerate(spec.fields)
-        if field.source_id in wanted and not isinstance(field.transform, VoidTransform)
+        if field.source_id in key_ids and not isinstance(field.transform, VoidTransform)
     ]
     partitions = PartitionSet.of(spec, files, positions)
     identities = {
@@ -168,16 +168,16 @@ def _keys_of(
         for field in partitions.fields
         if isinstance(field.transform, IdentityTransform)
     }
-    known = lowered_partitions(state, partitions, zone) if positions else UNKNOWN
-    if identities == wanted:
-        return _Keys(partitions, known, are_partitions=True)
+    by_partition = lowered_partitions(state, partitions, zone) if positions else UNKNOWN
+    if identities == key_ids:
+        return _Keys(partitions, by_partition, are_partitions=True)
     ranges = [_range(field, files, zone) for field in fields]
-    inclusive = all_of([known, *ranges]).inclusive
+    inclusive = all_of([by_partition, *ranges]).inclusive
     return _Keys(partitions, FilePredicate(inclusive, None), are_partitions=False)
 
 
 def _range(field: NestedField, files: Collection[DataFile], zone: str) -> FilePredicate:
-    """Between the smallest and the largest value of a column in files, or NULL if they have it."""
+    """Between the smallest and the largest value of a column in files, or NULL if they have any."""
     kind, i = field.field_type, field.field_id
     if not isinstance(kind, PrimitiveType) or "." in field.name:
         return UNKNOWN
@@ -219,7 +219,7 @@ def _between(
 def _with_keys_of(
     context: Context, state: TableState, fields: list[NestedField], files: Collection[DataFile]
 ) -> Callable[[DataFrame], DataFrame]:
-    """Keeps the rows whose key, NULLs included, is that of a row in `files`."""
+    """Selects the rows whose key, NULLs included, is that of a row in `files`."""
     names = [field.name for field in fields]
     aliases = [f"{columns.PREFIX}key{i}" for i in range(len(names))]
     written = [

@@ -178,7 +178,7 @@ class ReplacePartitionsCommand(_ReplaceWhere, ExplainableCommand[_PartitionsPlan
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """The files that go, and those that stay."""
+    """The files to remove, and those that stay."""
 
     predicates: tuple[PartitionPredicate, ...]
     lowered: FilePredicate
@@ -187,14 +187,14 @@ class PartitionPlan:
 
     @property
     def files_kept(self) -> int:
-        """Live data files that are not touched."""
+        """Live data files that stay."""
         return self.files.files_skipped + len(self.files.candidates) - len(self.removed)
 
 
 def bind_predicates(
     statement: ReplaceStatement, state: TableState, time_zone: str
 ) -> tuple[PartitionPredicate, ...]:
-    """The predicates of a statement, known to fit the table's partitions."""
+    """The predicates of a statement, bound to the table's partitions."""
     spec = state.metadata.spec()
     bound = []
     for replacement in statement.replacements:
@@ -209,22 +209,22 @@ def bind_predicates(
 
 
 def plan_partitions(state: TableState, predicates: tuple[PartitionPredicate, ...]) -> PartitionPlan:
-    """Choose the files to remove; raises where a file may hold rows that stay besides some that go.
+    """Choose the files to remove; raises where a file may hold both rows to remove and others.
 
-    Files are judged by their partition tuple, of whatever spec. Where the tuple does not tell, as
-    in files of an older spec, column bounds may.
+    Files are matched by their partition tuple, of any spec. Where the tuple does not decide, as in
+    files of an older spec, column bounds may.
     """
     lowered = any_of([as_lowered(predicate) for predicate in predicates])
     files = plan_files(state, lowered)
-    known: dict[PartitionKey, Match] = {}
+    matches: dict[PartitionKey, Match] = {}
     removed = []
     for candidate in files.candidates:
         key = candidate.live.partition_key
-        if key not in known:
-            known[key] = _match(state, predicates, candidate)
-        if known[key] is Match.ALL or (known[key] is Match.SOME and candidate.covered):
+        if key not in matches:
+            matches[key] = _match(state, predicates, candidate)
+        if matches[key] is Match.ALL or (matches[key] is Match.SOME and candidate.covered):
             removed.append(candidate)
-        elif known[key] is Match.SOME:
+        elif matches[key] is Match.SOME:
             raise _straddling(state, predicates, candidate)
     return PartitionPlan(predicates, lowered, tuple(removed), files)
 
@@ -233,10 +233,10 @@ def _match(
     state: TableState, predicates: Sequence[PartitionPredicate], candidate: Candidate
 ) -> Match:
     spec = state.metadata.specs()[candidate.live.spec_id]
-    found = {match_partition(p, spec, candidate.live.file.partition) for p in predicates}
-    if Match.ALL in found:
+    matches = {match_partition(p, spec, candidate.live.file.partition) for p in predicates}
+    if Match.ALL in matches:
         return Match.ALL
-    return Match.SOME if Match.SOME in found else Match.NONE
+    return Match.SOME if Match.SOME in matches else Match.NONE
 
 
 def _straddling(
@@ -251,10 +251,10 @@ def _straddling(
 def explain_partitions(
     statement: ReplaceStatement, state: TableState, planned: PartitionPlan
 ) -> Plan:
-    """The plan for people: every file that goes is dropped by metadata."""
+    """The plan for people: removed files are dropped by metadata."""
     options = statement.options
-    gone = {candidate.path for candidate in planned.removed}
-    kept = [c for c in planned.files.candidates if c.path not in gone]
+    removed = {candidate.path for candidate in planned.removed}
+    kept = [c for c in planned.files.candidates if c.path not in removed]
     return Plan(
         operation="replace_where",
         table=state.name,
@@ -277,15 +277,15 @@ def explain_partitions(
         estimated_bytes_read=0,
         estimated_bytes_written=0,
         reasons=(
-            "scope partitions: whole files go by metadata, so no mode is needed",
-            check_told(statement),
+            "scope partitions: whole files are removed by metadata, so no mode applies",
+            check_reason(statement),
         ),
     )
 
 
 def as_replace(plan: Plan, statement: ReplaceStatement) -> Plan:
-    """The plan of the DELETE inside a REPLACE WHERE, told as the whole."""
-    reasons = ("scope rows: any file may hold rows to replace", check_told(statement))
+    """The plan of the DELETE inside a REPLACE WHERE, as the plan of the whole."""
+    reasons = ("scope rows: any file may hold rows to replace", check_reason(statement))
     return replace(
         plan,
         operation="replace_where",
@@ -294,7 +294,7 @@ def as_replace(plan: Plan, statement: ReplaceStatement) -> Plan:
     )
 
 
-def check_told(statement: ReplaceStatement) -> str:
+def check_reason(statement: ReplaceStatement) -> str:
     """What happens to new rows that do not satisfy the predicate."""
     if statement.options.check:
         return "new rows are checked while they are written"
@@ -373,5 +373,6 @@ class ReplaceRowsCommand(_ReplaceWhere, ExplainableCommand[_RowsPlan]):
 def _bind(delete: RowStatement, context: Context, state: TableState) -> Bound:
     try:
         return bind_statement(delete, state, context.spark, context.resolve)
-    except ParseError as wrong:
-        raise InvalidPredicateError(str(delete.where), f"Spark cannot read it: {wrong}") from wrong
+    except ParseError as error:
+        reason = f"Spark cannot parse it: {error}"
+        raise InvalidPredicateError(str(delete.where), reason) from error

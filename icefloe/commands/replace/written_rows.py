@@ -1,7 +1,7 @@
-"""Old rows that new rows, written already, take the place of: by partition or by key.
+"""Replace old rows by new rows that are written already: by partition or by key.
 
-The new rows are written first and looked at as files: what is then deleted is chosen by exactly
-the rows that will be published, and the rows given are read once.
+The new rows are written first. What is deleted is then decided by exactly the rows that will be
+published, and the input is read only once.
 """
 
 from __future__ import annotations
@@ -94,15 +94,15 @@ def replace_rows(
 
 
 # -------------------------------------------------------------------------------------------------
-# Which files may hold rows of partitions that new rows were written to.
+# Files that may hold rows of the partitions that new rows were written to
 
-# Files are tested against every tuple: beyond this, those of older specs are all looked into.
+# Files are tested against every tuple: above this, files of older specs are all read.
 _MOST_TUPLES = 200
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSet:
-    """Values of some fields of one spec, as tuples; `positions` are the fields' places in it."""
+    """Values of some fields of one spec, as tuples; `positions` are the fields' indexes in it."""
 
     spec: PartitionSpec
     positions: tuple[int, ...]
@@ -112,13 +112,13 @@ class PartitionSet:
     def of(
         cls, spec: PartitionSpec, files: Collection[DataFile], positions: Sequence[int]
     ) -> PartitionSet:
-        """The partitions of `files`, which stand under `spec`."""
-        chosen = tuple(positions)
-        return cls(spec, chosen, frozenset(_key(spec, f.partition, chosen) for f in files))
+        """The partitions of `files`, which have `spec`."""
+        indexes = tuple(positions)
+        return cls(spec, indexes, frozenset(_key(spec, f.partition, indexes) for f in files))
 
     @property
     def fields(self) -> list[PartitionField]:
-        """The fields that the keys have values of."""
+        """The fields whose values the keys hold."""
         return [self.spec.fields[position] for position in self.positions]
 
     def has(self, partition: Record) -> bool:
@@ -134,7 +134,7 @@ def _key(spec: PartitionSpec, partition: Record, positions: Sequence[int]) -> tu
 class PartitionSetMatcher(FileMatcher):
     """Files that may hold rows of a set of partitions: those of its spec by key, others by values.
 
-    A transform that says nothing of ranges, such as bucket, is known by key alone.
+    A transform without ranges, such as bucket, can be matched by key only.
     """
 
     def __init__(
@@ -148,9 +148,9 @@ class PartitionSetMatcher(FileMatcher):
         self._partitions = partitions
 
     def why_not(self, file: DataFile, spec_id: int) -> str | None:
-        """What rules the file out; None when it may match."""
-        known = self._partitions
-        if spec_id == known.spec.spec_id and not known.has(file.partition):
+        """Why the file is ruled out; None when it may match."""
+        partitions = self._partitions
+        if spec_id == partitions.spec.spec_id and not partitions.has(file.partition):
             return "partition"
         return super().why_not(file, spec_id)
 
@@ -174,7 +174,7 @@ def without_other_partitions(
 def lowered_partitions(
     state: TableState, partitions: PartitionSet, time_zone: str
 ) -> FilePredicate:
-    """What rows of the partitions have in common, for files of any spec."""
+    """A predicate that all rows of the partitions satisfy, for files of any spec."""
     schema = state.schema
     fields = partitions.fields
     if not fields:
@@ -210,7 +210,7 @@ def _identity(
 
 
 def _lowered(schema: Schema, field: PartitionField, value: Any, time_zone: str) -> FilePredicate:
-    """What rows have in common that a field gives `value`."""
+    """A predicate that all rows satisfy for which the field has `value`."""
     column = _column(schema, field, time_zone)
     if isinstance(field.transform, VoidTransform):
         return ALWAYS
@@ -237,6 +237,6 @@ def _column(schema: Schema, field: PartitionField, time_zone: str) -> Column | N
     for column in schema.fields:
         if column.field_id == field.source_id and isinstance(column.field_type, PrimitiveType):
             if "." in column.name:
-                return None  # PyIceberg takes it for a nested field
+                return None  # PyIceberg reads it as the path of a nested field
             return Column(column.name, column.field_type, time_zone)
     return None
