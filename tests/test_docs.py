@@ -87,3 +87,10 @@ def unmeasured(text: str) -> str:
     """A text without times, sizes and snapshots."""
     masked = re.sub(r"\d+\.\d (s|kB)|snapshot \d+|,\d{4,},", "…", text)
     return masked.replace("\r\n", "\n")
+
+
+@pytest.mark.requirement("U40", "T38")
+def test_modes_are_explained():
+    text = (ROOT / "docs" / "modes.md").read_text()
+    for word in ("Choosing a mode", "Troubleshooting", "partition columns", "Cast", "cast"):
+        assert word.lower() in text.lower()

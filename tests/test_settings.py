@@ -80,14 +80,6 @@ def test_numbers_that_no_engine_reads_are_refused_by_name(value):
     assert set(NAMES) - refused == {"write.avro.compression-codec"} | levels
 
 
-def test_waits_of_many_retries_stay_at_the_maximum():
-    """14: 2.0**1024 overflows."""
-    policy = RetryPolicy(retries=2**31 - 1, min_wait_s=0.001, max_wait_s=60.0)
-    assert {policy.wait_s(attempt) for attempt in (1023, 1024, 10**9)} == {60.0}
-    assert RetryPolicy(min_wait_s=0.0).wait_s(5000) == 0.0
-    assert RetryPolicy(min_wait_s=0.001, max_wait_s=(2**31 - 1) / 1000).wait_s(64) == 2147483.647
-
-
 def documented() -> str:
     """The table of docs/properties.md."""
     lines = ["| property | default | values | sets |", "|---|---|---|---|"]

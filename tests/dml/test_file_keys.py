@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from zlib import crc32
 
 import pytest
+from pyspark.sql import functions as F
 
 from icefloe import Table
 from icefloe.builders import Merge
 from icefloe.errors import UnsupportedTableError
-from icefloe.scan.file_keys import FileKeys
+from icefloe.scan.file_keys import FileKeys, by_file
+from icefloe.spark import columns
 from support.foreign_files import adopted_file, publish
 from support.tables import data_files, rows
 
@@ -121,3 +123,43 @@ def test_a_path_that_may_lead_elsewhere_is_refused(path):
     with pytest.raises(UnsupportedTableError, match="may lead to another table's folder"):
         FileKeys.of([candidate])
     assert FileKeys.of([SimpleNamespace(path="file:///t/a..b/x.parquet")]).files
+
+
+@pytest.mark.parametrize(("files", "most"), [(1, 200), (9, 200), (64, 200), (9, 4), (65, 200)])
+@pytest.mark.parametrize("are_numbers", [True, False])
+def test_rows_go_to_the_task_of_their_file(spark, files, most, are_numbers):
+    known = [SimpleNamespace(path=f"file:///a b/{n}-é,'.parquet") for n in range(files)]
+    keys = FileKeys.of(known) if are_numbers else FileKeys({}, are_numbers=False)
+    uris = keys.of_files(known)
+    names = f"{columns.FILE} {keys.type}, day INT"
+    rows = spark.createDataFrame([(uri, None) for uri in uris * 3], names)
+    new = spark.createDataFrame([(None, day) for day in range(20)], names)
+    placed = by_file(rows.union(new), known, keys, most, ["day"], 3)
+    placed = placed.select("*", F.spark_partition_id())
+    tasks_of = {}
+    for uri, day, task in placed.collect():
+        tasks_of.setdefault(uri or day, set()).add(task)
+    assert all(len(tasks) == 1 for tasks in tasks_of.values())
+    own = {task for uri in uris for task in tasks_of[uri]}
+    if files <= min(64, most):
+        assert len(own) == files
+        assert not own & {task for day in range(20) for task in tasks_of[day]}
+    assert placed.rdd.getNumPartitions() == min(files + 3, most)
+
+
+@pytest.mark.parametrize("longer", ["", "a much longer name, for another size"])
+def test_deleted_rows_are_those_of_their_file_whatever_the_sizes_are(table_of, longer):
+    """Files are told apart by their sizes, or where two have the same by their paths."""
+    kept = [{"id": 2, "name": "b"}, {"id": 3, "name": "c" + longer}]
+    table = table_of(
+        "id BIGINT, name STRING",
+        [{"id": 1, "name": "a"}, kept[0]],
+        [kept[1], {"id": 1, "name": "a"}],
+        properties={"write.parquet.compression-codec": "uncompressed"},
+    )
+    sizes = {file.file.file_size_in_bytes for file in data_files(table)}
+    assert len(sizes) == (2 if longer else 1)
+    table.delete().where("id = 1").execute()
+    assert rows(table) == [(row["id"], row["name"]) for row in kept]
+    table.update().set("name", "'x'").where("id = 3").execute()
+    assert rows(table) == [(2, "b"), (3, "x")]

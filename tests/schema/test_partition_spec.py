@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 from pyiceberg import types as ice
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-from pyiceberg.transforms import UnknownTransform, VoidTransform
+from pyiceberg.transforms import IdentityTransform, UnknownTransform, VoidTransform
 
 from icefloe.errors import ColumnNotFoundError, StatementError, UnsupportedTableError
+from icefloe.metadata.files import unpartitioned_specs
 from icefloe.schema.partition_spec import parse_partition_by, parse_sort_by, partition_by_text
 
 SCHEMA = Schema(
@@ -174,3 +176,13 @@ def test_what_cannot_sort_is_refused_by_item(items: list[str], message: str) -> 
         parse_sort_by(items, SCHEMA)
 
     assert message in str(caught.value)
+
+
+def test_a_spec_of_void_fields_alone_is_none():
+    """Iceberg's own rule: equality deletes under such a spec reach every file."""
+    voided = PartitionField(1, 1000, VoidTransform(), "region")
+    live = PartitionField(1, 1001, IdentityTransform(), "region_2")
+    specs = {0: PartitionSpec(live), 1: PartitionSpec(voided), 2: PartitionSpec()}
+    specs[3] = PartitionSpec(voided, live)
+
+    assert unpartitioned_specs(SimpleNamespace(specs=lambda: specs)) == {1, 2}
