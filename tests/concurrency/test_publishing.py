@@ -385,3 +385,13 @@ def test_a_clean_up_that_fails_after_the_commit_is_no_error(table_of, lake, monk
     assert table.upsert([{"id": 2, "n": 7}], on=["id"]).execute().rows_updated == 1
     assert rows(table) == [(1, 5), (2, 7)]
     assert "the session has ended" in caplog.text
+
+
+def test_an_append_lands_after_a_concurrent_rollback(table_of, other, before_commit):
+    table = table_of("id INT", [{"id": 1}], [{"id": 2}])
+    first = table.iceberg.metadata.snapshots[0].snapshot_id
+    before_commit(lambda: other.table(table.name).rollback(first))
+
+    table.append([{"id": 3}])
+
+    assert rows(table) == [(1,), (3,)]

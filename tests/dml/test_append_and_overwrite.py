@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from datetime import date, datetime
 from decimal import Decimal
@@ -286,3 +287,16 @@ def test_manifests_are_merged_once_there_are_many(table_of):
     assert len(data_files(table)) == 7
     assert [row[0] for row in rows(table)] == list(range(7))
     assert {f.sequence_number for f in data_files(table)} == set(range(1, 8))
+
+
+def test_nan_is_a_partition_like_any_other(table_of, mode):
+    nan = math.nan
+    table = table_of("id INT, x DOUBLE", mode=mode, partition_by=("x",))
+    table.append([{"id": 1, "x": nan}, {"id": 4, "x": 1.0}])
+    table.append([{"id": 2, "x": nan}])
+    assert table.delete().where("id = 1").execute().rows_deleted == 1
+
+    table.overwrite_partitions([{"id": 3, "x": nan}])
+
+    assert sorted(row[0] for row in rows(table, "id")) == [3, 4]
+    assert len(data_files(table)) == 2

@@ -55,3 +55,25 @@ def test_columns_called_like_the_beginning_of_a_query(table_of):
     assert table.scan(where="from IS NULL").count() == 1
     assert table.scan(where="table").count() == 1
     assert table.delete().where("values IN (1) -- and no more").execute().rows_deleted == 1
+
+
+def test_text_beside_a_subquery_stays_as_it_is(table_of, lake):
+    table = table_of("id INT, name STRING", [{"id": 1, "name": "it's"}, {"id": 2, "name": "its"}])
+    lake.create_table("q1", "id INT").append([{"id": 1}, {"id": 2}])
+
+    table.delete().where("name = 'it\\'s' AND id IN (SELECT id FROM default.q1)").execute()
+
+    assert rows(table) == [(2, "its")]
+
+
+def test_subqueries_see_the_branch_that_is_changed(table_of):
+    table = table_of("id INT", [{"id": 1}, {"id": 2}, {"id": 3}])
+    name = table.name
+    table.delete().where("id = 3").with_options(branch="dev").execute()
+
+    count = f"(SELECT int(count(*)) FROM {name})"
+    table.update().set("id", count).with_options(branch="dev").execute()
+
+    dev = table.iceberg.metadata.refs["dev"].snapshot_id
+    assert rows(table, snapshot_id=dev) == [(2,), (2,)]
+    assert rows(table) == [(1,), (2,), (3,)]

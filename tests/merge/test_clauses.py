@@ -346,3 +346,24 @@ def test_deletes_name_file_and_position_of_the_original_rows(table_of, mode, par
     # A file whose only row goes is removed in either mode (D15).
     single = {f for f in touched if sizes[f] == 1}
     assert gone == (touched if mode == "copy-on-write" else single)
+
+
+@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+def test_values_are_computed_only_for_rows_of_their_clause(table_of, mode):
+    """Rows that a condition leaves alone, or that are deleted, must not fail the statement."""
+    table = table_of("id INT, n BIGINT", [{"id": 1, "n": 10}, {"id": 2, "n": 20}], mode=mode)
+
+    divided = table.merge([{"id": 1, "d": 0}, {"id": 2, "d": 2}], on=["id"])
+    divided.when_matched("source.d <> 0").update({"n": "target.n div source.d"}).execute()
+    assert rows(table) == [(1, 10), (2, 10)]
+
+    table.set_properties({"write.merge.mode": mode})
+    narrow = table_of("id INT, n INT", [{"id": 1, "n": 1}, {"id": 2, "n": 2}], mode=mode)
+    source = [{"id": 1, "v": 10**12, "op": "D"}, {"id": 2, "v": 7, "op": "U"}]
+    (
+        narrow.merge(source, on=["id"])
+        .when_matched("source.op = 'D'").delete()
+        .when_matched().update({"n": "source.v"})
+        .execute()
+    )  # fmt: skip
+    assert rows(narrow) == [(2, 7)]

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from icefloe.errors import StatementError
 from support.merge_rows import row, triples
 from support.tables import rows, snapshots
 from support.unreferenced_files import leftovers
@@ -147,3 +148,22 @@ def test_keys_far_from_those_of_the_table(table_of):
 
     assert (result.rows_updated, result.rows_inserted) == (0, 2)
     assert sorted(row["k"] for row in table.scan().collect()) == [ends[0], 1, 1, ends[1]]
+
+
+def test_the_join_key_can_be_a_partition_column_with_a_dot_in_its_name(table_of):
+    table = table_of(
+        "`a.b` INT, n INT", [{"a.b": 1, "n": 1}, {"a.b": 2, "n": 2}], partition_by=("a.b",)
+    )
+
+    result = table.upsert([{"a.b": 1, "n": 10}, {"a.b": None, "n": 0}], on=["a.b"]).execute()
+
+    assert (result.dpp_partition_count, result.files_scanned) == (1, 1)
+    assert rows(table) == [(None, 0), (1, 10), (2, 2)]
+
+
+def test_reserved_names_in_a_source_are_refused(table_of):
+    table = table_of("id INT, n INT", [{"id": 1, "n": 1}])
+    for name in ("_icefloe_pos", "_icefloe_source_row"):
+        with pytest.raises(StatementError, match=name):
+            table.merge([{"id": 1, name: 1}], on=["id"]).when_matched().delete().execute()
+    assert rows(table) == [(1, 1)]

@@ -111,3 +111,20 @@ def test_a_clause_that_can_never_apply_in_sql(table_of, lake):
         s=[{"id": 1, "n": 3}],
     )
     assert rows(table) == []
+
+
+def test_a_nested_column_named_like_the_other_side(table_of):
+    """A clause that sees one side alone can only mean that side's own column."""
+    table = table_of("id INT, source STRUCT<op: STRING>, op STRING", mode="merge-on-read")
+    table.append([{"id": 1, "source": {"op": "x"}, "op": "a"}])
+    merge = table.merge([{"id": 2, "op": "x"}], on=["id"])
+
+    result = merge.when_not_matched_by_source("source.op = 'a'").delete().execute()
+    assert (result.rows_deleted, len(rows(table))) == (0, 1)
+    result = merge.when_not_matched_by_source("source.op = 'x'").delete().execute()
+    assert (result.rows_deleted, rows(table)) == (1, [])
+
+    other = table_of("id INT")
+    source = table._lake.spark.sql("SELECT 3 AS id, named_struct('n', 9) AS target")
+    merge = other.merge(source, on=["id"]).when_not_matched("target.n > 5").insert({"id": "id"})
+    assert merge.execute().rows_inserted == 1

@@ -172,3 +172,26 @@ def test_a_schema_changed_concurrently_is_a_conflict(table_of, lake, mode):
 
     assert table.schema.names == ["id", "region", "n", "theirs"]
     assert rows(table, "id", "n") == [(1, 1), (2, 2)]
+
+
+def test_a_schema_that_was_changed_back_concurrently_is_a_conflict(table_of, lake):
+    """PyIceberg gives an old schema its old id again, so that ids alone tell nothing."""
+    table = table_of("id INT, n INT", [{"id": 1, "n": 1}])
+    table.rename_column("n", "m")
+    lake.before_publish = lambda: table.rename_column("m", "n")
+    with pytest.raises(ConflictError, match="schema"):
+        table.upsert([{"id": 1, "m": 5, "e": 1}], on=["id"]).with_schema_evolution().execute()
+
+    assert table.schema.names == ["id", "n"]
+
+
+def test_only_star_assignments_widen_types(table_of):
+    """A wider source column of the same name means nothing to `update({"n": "source.x"})`."""
+    table = table_of("id INT, n INT", [{"id": 1, "n": 1}])
+    source = table._lake.spark.sql("SELECT 1 AS id, 5000000000 AS n, 7 AS x")
+
+    merge = table.merge(source, on=["id"]).when_matched().update({"n": "source.x"})
+    merge.with_schema_evolution().execute()
+
+    assert rows(table) == [(1, 7)]
+    assert table.schema["n"].dataType.simpleString() == "int"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
+from icefloe.commands.merge.source import persisted, pinned_source
 from icefloe.errors import SchemaMismatchError, StatementError
 from support.merge_rows import SCHEMA, row, triples
 from support.tables import rows, snapshots
@@ -174,3 +176,38 @@ def test_a_source_larger_than_the_drivers_memory(tmp_path, mode):
         check=False,
     )
     assert said.stdout.split() == ["5000", "4995000", "5000000", "5000000"], said.stderr[-3000:]
+
+
+def test_two_pinned_sources_of_one_frame_are_independent(spark):
+    """Spark keeps equal plans once: the end of one MERGE must not drop another's source."""
+    unstable = F.udf(lambda _: random.random(), "double").asNondeterministic()
+    frame = spark.range(3).select("id", unstable("id").alias("r"))
+    with pinned_source(frame) as first:
+        before = first.collect()
+        with pinned_source(frame) as second:
+            assert second.count() == 3
+        assert first.collect() == before
+
+
+class FrameThatRecordsItsStorage:
+    """Records how it is persisted."""
+
+    def __init__(self, spark):
+        self.sparkSession = spark
+        self.storage = None
+
+    def persist(self, level):
+        size = "spark.sql.inMemoryColumnarStorage.batchSize"
+        self.storage = (level.useDisk, level.useMemory, int(self.sparkSession.conf.get(size)))
+
+    def unpersist(self):
+        raise ConnectionRefusedError
+
+
+def test_sources_are_persisted_on_disk_in_small_batches(spark):
+    """Else wide ones take the heap that the readers of their files need."""
+    size = "spark.sql.inMemoryColumnarStorage.batchSize"
+    before = spark.conf.get(size)
+    with persisted(FrameThatRecordsItsStorage(spark)) as frame:
+        assert frame.storage == (True, False, 500)
+    assert spark.conf.get(size) == before != "500"

@@ -15,6 +15,7 @@ from icefloe.errors import (
     ConstraintError,
     InvalidPredicateError,
     NonPartitionedTableError,
+    ReplaceWhereError,
     StatementError,
     TableNotFoundError,
 )
@@ -196,3 +197,28 @@ def test_the_benchmark_runs_against_overwrite_and_delta_rs(tmp_path):
     )
     for told in ("replace_where", "overwrite of the table", "delta-rs predicate", "copy-on-write"):
         assert told in ran.stdout
+
+
+@pytest.mark.requirement("R13")
+def test_the_writer_refuses_a_predicate_of_none(table_of):
+    table = table_of("d INT, v INT", [{"d": 1, "v": 1}], partition_by=("d",))
+    frame = table._lake.spark.sql("SELECT 2 AS d, 2 AS v")
+    for mode in ("overwrite", "append", "replaceWhere"):
+        writer = icefloe.write(frame, lake=table._lake).mode(mode).option("replaceWhere", None)
+        with pytest.raises(ReplaceWhereError):
+            writer.save(table.name)
+    assert rows(table) == [(1, 1)]
+
+
+@pytest.mark.requirement("R12")
+def test_the_writer_passes_option_texts_unchanged(table_of):
+    table = table_of("d INT, v INT", [{"d": 1, "v": 1}], partition_by=("d",))
+    frame = table._lake.spark.sql("SELECT 1 AS d, 2 AS v")
+    writer = (
+        icefloe.write(frame, lake=table._lake).mode("replaceWhere").option("replaceWhere", "d = 1")
+    )
+
+    first = writer.option("idempotency_key", "20260131").option("retries", "1").save(table.name)
+    again = writer.option("idempotency_key", "20260131").save(table.name)
+
+    assert again.snapshot_id == first.snapshot_id == table.snapshot_id

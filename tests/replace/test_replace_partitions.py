@@ -15,6 +15,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 from pyspark.sql import functions as F
 
+import icefloe
 from icefloe import DmlResult
 from icefloe.errors import (
     ConstraintError,
@@ -633,3 +634,10 @@ def _copy(template, p):
     )
     made.spec_id = 0
     return made
+
+
+@pytest.mark.requirement("R29")
+def test_the_error_shows_the_row_by_column(table_of):
+    table = table_of("d INT, v INT", [{"d": 1, "v": 1}], partition_by=("d",))
+    with pytest.raises(icefloe.errors.ConstraintError, match=r"\(d=2, v=51\)"):
+        table.replace_where("d = 1", [{"d": 2, "v": 51}]).execute()
