@@ -6,10 +6,10 @@ import pytest
 from pyroaring import BitMap64
 
 from icefloe.deletes.position_deletes import (
-    DeletePartition,
     read_position_deletes,
     write_position_deletes,
 )
+from icefloe.file_changes import DeletedRows
 from icefloe.scan import scan as scan_module
 from support.tables import data_files, delete_files, rows
 
@@ -25,9 +25,9 @@ def test_deletes_are_written_under_the_partition_of_their_data_file(table_of, pa
     live = data_files(table)[0]
     table.evolve_partitions(["bucket(2, id)"])
     evolved = table._state()
-    where = DeletePartition(live.spec_id, live.file.partition, "")
+    deleted = {live.path: DeletedRows(live, BitMap64([0, 2]))}
 
-    (file,) = write_position_deletes(evolved, "d", {live.path: BitMap64([0, 2])}, where)
+    (file,) = write_position_deletes(evolved, "d", deleted)
 
     assert file.spec_id == live.spec_id == state.metadata.default_spec_id
     assert file.partition == live.file.partition

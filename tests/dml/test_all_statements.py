@@ -77,7 +77,7 @@ def test_the_snapshot_summary_records_the_statement(table, mode):
     assert facts["engine-name"] == "icefloe"
     assert facts["icefloe.operation"] == "update"
     assert facts["icefloe.mode"] == mode
-    assert facts["icefloe.commands.input_rows-updated"] == "1"
+    assert facts["icefloe.rows-updated"] == "1"
     assert facts["why"] == "a test"
 
 
