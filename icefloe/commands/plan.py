@@ -11,14 +11,14 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.table_state import TableState
 from icefloe.parquet.footer import DamagedFileError, EncryptedFileError
-from icefloe.parquet.partial_rewrite import GroupChange, Surgery, cannot_copy
+from icefloe.parquet.partial_rewrite import GroupChange, PartialRewrite, cannot_copy
 from icefloe.pruning.candidates import Candidate, FilePlan, SkippedFile
 from icefloe.redaction import masked_repr, redacted
 from icefloe.settings import Isolation, UpdateKind, UpdateMode
 from icefloe.statements import Options, RowStatement
 from icefloe.storage.files import locate
 from icefloe.tasks.old_file import OldFile, reading
-from icefloe.tasks.rewrite import little_left, too_large
+from icefloe.tasks.rewrite import too_large, too_little_copied
 from icefloe.tasks.write import FileLayout
 from icefloe.writing.data_files import file_layout
 from icefloe.writing.rewrite_choice import rewritten_above, why_nothing_is_copied
@@ -299,16 +299,16 @@ def _by_footer(file: OldFile, layout: FileLayout, updated: frozenset[str]) -> _N
         return _NotCopied(f"every row passes through Spark: {reason}")
     if reason := cannot_copy(file.bytes):
         return _NotCopied(f"every row is encoded again: {reason}")
-    surgery = Surgery.plan(file.bytes, layout.schema, file.names, layout.parquet)
+    rewrite = PartialRewrite.plan(file.bytes, layout.schema, file.names, layout.parquet)
     # As if rows of every row group changed.
     rows = [rows if updated else max(0, rows - 1) for _, rows in file.groups]
     changes = [GroupChange(count, updated) for count in rows]
-    if reason := too_large(file, surgery, changes):
+    if reason := too_large(file, rewrite, changes):
         return _NotCopied(
             f"every row is encoded again if some of its rows change: {reason}", certain=False
         )
     # Where rows are deleted, row groups that lose none are copied: no reason to report.
-    if updated and (reason := little_left(surgery, changes)):
+    if updated and (reason := too_little_copied(rewrite, changes)):
         everywhere = "every row is encoded again if rows of every row group change"
         return _NotCopied(f"{everywhere}: {reason}", certain=False)
     return None

@@ -61,7 +61,7 @@ class PlannedColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Spliced:
+class SplicedFile:
     """A file that was put together."""
 
     footer: Struct
@@ -71,7 +71,7 @@ class Spliced:
 
 
 @dataclass(frozen=True, slots=True)
-class Surgery:
+class PartialRewrite:
     """One file, and the schema that it gets; `options` are those of PyArrow's writer."""
 
     file: ParquetBytes
@@ -83,7 +83,7 @@ class Surgery:
     @staticmethod
     def plan(
         file: ParquetBytes, schema: pa.Schema, names: Mapping[str, str], options: Options
-    ) -> Surgery:
+    ) -> PartialRewrite:
         """Decide which columns can be copied; `names` tells what the file calls a column."""
         template = encode(schema.empty_table(), options)
         have = {column.name: column for column in columns_of(file.footer)}
@@ -94,9 +94,9 @@ class Surgery:
                 planned.append(PlannedColumn(source.named(wanted.name), source))
             else:
                 planned.append(PlannedColumn(wanted, None))
-        return Surgery(file, schema, tuple(planned), template, options)
+        return PartialRewrite(file, schema, tuple(planned), template, options)
 
-    def bytes_kept(self, changes: Sequence[GroupChange]) -> int:
+    def bytes_to_copy(self, changes: Sequence[GroupChange]) -> int:
         """How many bytes of chunks would be copied."""
         return sum(
             chunk_range(items(group, Group.COLUMNS)[leaf])[1]
@@ -106,7 +106,7 @@ class Surgery:
             for leaf in planned.source.leaves
         )
 
-    def run(self, sink: Sink, changes: Sequence[GroupChange], new_rows: NewRows) -> Spliced:
+    def run(self, sink: Sink, changes: Sequence[GroupChange], new_rows: NewRows) -> SplicedFile:
         """Write the new file; row groups that lose all rows are left out."""
         paths = [path for planned in self.columns for path in planned.column.paths]
         splicer = Splicer(sink, paths)
@@ -115,9 +115,9 @@ class Surgery:
                 splicer.add(self._group(number, group, change, new_rows))
         footer = splicer.finish(self._footer(changes))
         taken = splicer.taken.get(self.file.path, 0)
-        return Spliced(footer, splicer.size, taken, self._groups_kept(changes))
+        return SplicedFile(footer, splicer.size, taken, self._groups_kept(changes))
 
-    def kept(self, changes: Sequence[GroupChange]) -> list[frozenset[str]]:
+    def copied_columns(self, changes: Sequence[GroupChange]) -> list[frozenset[str]]:
         """The columns whose chunks are copied, for each row group."""
         return [
             frozenset(planned.name for planned in self._kept(group, change))
@@ -125,7 +125,7 @@ class Surgery:
         ]
 
     def _groups_kept(self, changes: Sequence[GroupChange]) -> int:
-        kept = zip(changes, self.kept(changes), strict=True)
+        kept = zip(changes, self.copied_columns(changes), strict=True)
         return sum(change.rows > 0 and len(names) == len(self.columns) for change, names in kept)
 
     def _kept(self, group: Struct, change: GroupChange) -> list[PlannedColumn]:

@@ -1,7 +1,4 @@
-"""Column metrics of a written Parquet file, from its footer, as plain values.
-
-Bounds are left in Parquet's physical form: the driver knows the Iceberg types and encodes them.
-"""
+"""Metrics of Parquet files, and Arrow arrays in the types that files have."""
 
 from __future__ import annotations
 
@@ -13,27 +10,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from icefloe.tasks.messages import ColumnMetrics
 
-@dataclass
-class ColumnMetrics:
-    """What the footer says of one leaf column, over all row groups."""
-
-    size: int = 0
-    values: int = 0
-    nulls: int | None = 0
-    lower: Any = None
-    upper: Any = None
-    has_bounds: bool = True
+# -------------------------------------------------------------------------------------------------
+# Metrics: from the footer of a written file, and for NaN from its rows.
 
 
 @dataclass
 class NanCounter:
-    """Counts NaN per leaf column while rows are written; the footer does not have it."""
+    """Counts NaN values per leaf column while rows are written; the footer does not have them."""
 
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, table: pa.Table) -> None:
-        """Take the rows of one row group."""
+        """Count in the rows of one row group."""
         for column, name in zip(table.columns, table.column_names, strict=True):
             for chunk in column.chunks:
                 self._count(name, chunk)
@@ -47,54 +37,53 @@ class NanCounter:
                 self._count(f"{path}.{array.type.field(index).name}", child)
 
 
-def column_metrics(footer: pq.FileMetaData) -> dict[str, ColumnMetrics]:
-    """Metrics of every leaf column by its path in the schema."""
-    found: dict[str, ColumnMetrics] = {}
+def column_metrics(footer: pq.FileMetaData) -> tuple[ColumnMetrics, ...]:
+    """Metrics of every leaf column."""
+    chunks: dict[str, list[pq.ColumnChunkMetaData]] = {}
     for group in range(footer.num_row_groups):
         row_group = footer.row_group(group)
         for index in range(row_group.num_columns):
-            column = row_group.column(index)
-            metrics = found.setdefault(column.path_in_schema, ColumnMetrics())
-            _merge(metrics, column)
-    return found
+            chunk = row_group.column(index)
+            chunks.setdefault(chunk.path_in_schema, []).append(chunk)
+    return tuple(_metrics(path, of_column) for path, of_column in chunks.items())
 
 
-def split_offsets(footer: pq.FileMetaData) -> list[int]:
-    """Where each row group starts."""
+def split_offsets(footer: pq.FileMetaData) -> tuple[int, ...]:
+    """The offset at which each row group starts."""
     offsets = []
     for group in range(footer.num_row_groups):
-        column = footer.row_group(group).column(0)
-        starts = [column.data_page_offset]
-        if column.has_dictionary_page and column.dictionary_page_offset:
-            starts.append(column.dictionary_page_offset)
+        chunk = footer.row_group(group).column(0)
+        starts = [chunk.data_page_offset]
+        if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+            starts.append(chunk.dictionary_page_offset)
         offsets.append(min(starts))
-    return sorted(offsets)
+    return tuple(sorted(offsets))
 
 
-def _merge(metrics: ColumnMetrics, column: pq.ColumnChunkMetaData) -> None:
-    metrics.size += column.total_compressed_size
-    metrics.values += column.num_values
-    statistics = column.statistics
-    if statistics is None or not statistics.has_null_count:
-        metrics.nulls = None
-    elif metrics.nulls is not None:
-        metrics.nulls += statistics.null_count
-    all_null = (
-        statistics is not None
-        and statistics.has_null_count
-        and statistics.null_count == column.num_values
-    )
-    if statistics is not None and statistics.has_min_max:
-        lower = _physical(statistics, statistics.min_raw)
-        upper = _physical(statistics, statistics.max_raw)
-        if _is_nan(lower) or _is_nan(upper):  # of a writer that takes NaN for a bound
-            metrics.has_bounds = False
-            return
-        lower, upper = _zero(lower, -0.0), _zero(upper, 0.0)
-        metrics.lower = lower if metrics.lower is None else min(metrics.lower, lower)
-        metrics.upper = upper if metrics.upper is None else max(metrics.upper, upper)
-    elif not all_null:
-        metrics.has_bounds = False
+def _metrics(path: str, chunks: list[pq.ColumnChunkMetaData]) -> ColumnMetrics:
+    size, values = 0, 0
+    nulls: int | None = 0
+    lowers: list[Any] = []
+    uppers: list[Any] = []
+    has_bounds = True
+    for chunk in chunks:
+        size += chunk.total_compressed_size
+        values += chunk.num_values
+        statistics = chunk.statistics
+        counts_nulls = statistics is not None and statistics.has_null_count
+        nulls = nulls + statistics.null_count if counts_nulls and nulls is not None else None
+        if statistics is not None and statistics.has_min_max:
+            lower = _physical(statistics, statistics.min_raw)
+            upper = _physical(statistics, statistics.max_raw)
+            # Some writers use NaN as a bound.
+            has_bounds = has_bounds and not (_is_nan(lower) or _is_nan(upper))
+            lowers.append(_zero(lower, -0.0))
+            uppers.append(_zero(upper, 0.0))
+        elif not (counts_nulls and statistics.null_count == chunk.num_values):
+            has_bounds = False
+    if not (has_bounds and lowers):
+        return ColumnMetrics(path, size, values, nulls)
+    return ColumnMetrics(path, size, values, nulls, min(lowers), max(uppers))
 
 
 def _zero(bound: Any, zero: float) -> Any:

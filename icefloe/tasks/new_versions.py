@@ -1,63 +1,60 @@
-"""New versions of updated rows, made inside a Spark task where the old ones lie.
+"""Write new versions of updated rows inside the Spark task that reads the old ones.
 
-Changes arrive sorted by file and position, with the new values alone. The other columns are read
-here, of the row groups that have changes, and never pass the JVM.
+Changes arrive sorted by file and position, and carry only the new values. The other columns are
+read here, from the row groups that have changes, and never pass through the JVM.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from icefloe.parquet.footer import DamagedFileError
 from icefloe.tasks.arrow import fitted
-from icefloe.tasks.messages import ChangeCollector, ChangeColumns, as_batch
+from icefloe.tasks.messages import ChangeCollector, ChangeColumns, DeclinedFile, Task, as_batch
 from icefloe.tasks.old_file import OldFile
 from icefloe.tasks.rewrite import RewritePlan, open_old_file, rows_by_file
 from icefloe.tasks.write import DataFileWriter
 
 
-def write_new_versions(
-    plan: RewritePlan,
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A `mapInArrow` task: write the changed rows of every file it is given, tell which they are.
+def write_new_versions(plan: RewritePlan) -> Task:
+    """A task that writes the changed rows of its files as new rows, and reports their positions.
 
-    A file whose columns cannot be carried over is declined with the reason, and left out.
+    A file whose columns cannot be carried over is declined, and its rows are not written.
     """
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        seen = ChangeCollector(ChangeColumns(plan.file_column, plan.pos_column))
+        collector = ChangeCollector(ChangeColumns(plan.file_column, plan.pos_column))
         writer = DataFileWriter(plan.layout)
-        declined: list[dict[str, object]] = []
+        declined: list[DeclinedFile] = []
         try:
             for key, changes in rows_by_file(batches, plan.file_column):
                 assert key is not None  # noqa: S101 - every change is of a row of some file
                 with open_old_file(plan, key) as file:
                     if reason := file.cannot_carry():
-                        declined.append({"declined": (key, reason)})
+                        declined.append(DeclinedFile(key, reason))
                         continue
-                    old = _OldRows(file, _kept(plan))
+                    old = _OldRows(file, _unassigned(plan))
                     for batch in changes:
-                        seen.add(batch)
+                        collector.add(batch)
                         for rows in _new_versions(plan, old, pa.Table.from_batches([batch])):
                             writer.write(rows)
             writer.close()
         except BaseException:
             writer.abandon()
             raise
-        files: list[dict[str, object]] = [{"file": result} for result in writer.results]
-        yield as_batch([*files, *declined, *seen.results()])
+        yield as_batch([*writer.files, *declined, *collector.messages()])
 
     return task
 
 
 class _OldRows:
-    """Some columns of a file's rows, asked for by rising position.
+    """Some columns of a file's rows, read by ascending position.
 
-    One batch is held at a time, and row groups that nothing is asked of are not read.
+    One batch is held at a time, and row groups without a requested position are not read.
     """
 
     def __init__(self, file: OldFile, columns: Sequence[str]) -> None:
@@ -69,7 +66,7 @@ class _OldRows:
         self._batch = (0, pa.table({}))
 
     def batch_with(self, position: int) -> tuple[int, pa.Table]:
-        """The rows around a position, and the position of the first of them."""
+        """The batch that contains a position, and the position of its first row."""
         group = bisect_right(self._starts, position) - 1
         if group != self._group:
             self._group, self._batches = group, self._file.group(group, self.columns)
@@ -79,19 +76,19 @@ class _OldRows:
         return self._batch
 
     def _next(self, position: int) -> tuple[int, pa.Table]:
-        found = next(self._batches, None)
-        if found is None:
+        batch = next(self._batches, None)
+        if batch is None:
             raise DamagedFileError(self._file.path, f"it has no row {position}")
-        return found
+        return batch
 
 
-def _kept(plan: RewritePlan) -> list[str]:
+def _unassigned(plan: RewritePlan) -> list[str]:
     """The columns without new values."""
     return [name for name in plan.layout.schema.names if name not in plan.assigned]
 
 
 def _new_versions(plan: RewritePlan, old: _OldRows, changes: pa.Table) -> Iterator[pa.Table]:
-    """Changed rows of one file as they are to be."""
+    """The changed rows of one file, with their new values."""
     if not old.columns:
         yield _assembled(plan, pa.table({}), changes)
         return
@@ -100,13 +97,13 @@ def _new_versions(plan: RewritePlan, old: _OldRows, changes: pa.Table) -> Iterat
     while done < len(positions):
         start, rows = old.batch_with(int(positions[done]))
         end = int(np.searchsorted(positions, start + rows.num_rows))
-        chosen = rows.take(pa.array(positions[done:end] - start))
-        yield _assembled(plan, chosen, changes.slice(done, end - done))
+        changed = rows.take(pa.array(positions[done:end] - start))
+        yield _assembled(plan, changed, changes.slice(done, end - done))
         done = end
 
 
 def _assembled(plan: RewritePlan, old: pa.Table, new: pa.Table) -> pa.Table:
-    """Rows of the table: columns with new values from one table, the others from another."""
+    """Rows of the table: assigned columns from `new`, the others from `old`."""
     return pa.table(
         [
             fitted(new.column(plan.assigned[field.name]), field.type)

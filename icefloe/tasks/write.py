@@ -7,8 +7,8 @@ names: Iceberg publishes them by a commit, so nothing is renamed.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from urllib.parse import quote_plus
 
@@ -31,55 +31,19 @@ from icefloe.tasks.messages import (
     ChangeColumns,
     NullInRequiredError,
     RowOutsideError,
+    Task,
+    WrittenFile,
     as_batch,
 )
 
-# -------------------------------------------------------------------------------------------------
-# Which columns of a new file get a dictionary.
-
-_SAMPLE = 16_384  # values
-
-
-def columns_with_repeats(first: pa.Table) -> list[str]:
-    """Leaf columns, by their paths in the file, whose first values come up twice on average."""
-    sample = first.slice(0, _SAMPLE).combine_chunks()
-    leaves = (
-        leaf
-        for name, column in zip(sample.column_names, sample.columns, strict=True)
-        for chunk in column.chunks
-        for leaf in _leaves(name, chunk)
-    )
-    return [path for path, values in leaves if _repeats(values.slice(0, _SAMPLE))]
-
-
-def _leaves(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    if isinstance(array, pa.ExtensionArray):  # a UUID
-        array = array.storage
-    kind = array.type
-    if pt.is_struct(kind):
-        for index, child in enumerate(array.flatten()):
-            yield from _leaves(f"{path}.{kind.field(index).name}", child)
-    elif pt.is_map(kind):
-        yield from _leaves(f"{path}.key_value.key", array.keys)
-        yield from _leaves(f"{path}.key_value.value", array.items)
-    elif pt.is_list(kind) or pt.is_large_list(kind):
-        yield from _leaves(f"{path}.list.element", array.values)
-    else:
-        yield path, array
-
-
-def _repeats(values: pa.Array) -> bool:
-    present = len(values) - values.null_count
-    distinct: int = pc.count_distinct(values, mode="only_valid").as_py()
-    return bool(2 * distinct <= present)
-
-
 _EPOCH = date(1970, 1, 1)
+_SHOWN_VALUES = 8  # of a row in an error message
+_SAMPLE = 16_384  # values
 
 
 @dataclass(frozen=True)
 class PartitionField:
-    """A partition field as the writer needs it: its name and how its values are shown in paths."""
+    """A partition field: its column in the rows, its name, and its transform, for paths."""
 
     column: str
     name: str
@@ -88,12 +52,12 @@ class PartitionField:
 
 @dataclass(frozen=True)
 class FileLayout:
-    """Where data files go and how they are encoded."""
+    """Where data files are written and how they are encoded."""
 
     schema: pa.Schema
     filesystem: pafs.FileSystem
-    folder: str  # as the file system spells it
-    location: str  # the same folder as Iceberg spells it
+    folder: str  # the path in the file system
+    location: str  # the same folder as an Iceberg location
     statement_id: str
     target_file_bytes: int
     row_group_bytes: int
@@ -103,23 +67,150 @@ class FileLayout:
     cut: str | None = None  # a column: where its value changes, a file ends
 
 
-@dataclass
+# -------------------------------------------------------------------------------------------------
+# Tasks.
+
+
+def write_rows(
+    layout: FileLayout,
+    columns: Sequence[str],
+    changes: ChangeColumns | None = None,
+    outside: tuple[str, Sequence[str]] | None = None,
+) -> Task:
+    """A task that writes `columns` of each row and reports the files.
+
+    With `changes`, rows stand for rows of the table: the task also reports their positions by
+    action, and does not write rows that only delete another. `outside` is a column and a list of
+    predicates: the column has the number of a predicate that the row does not satisfy, or NULL.
+    One row with a number fails the task.
+    """
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        collector = ChangeCollector(changes) if changes else None
+        writers: list[DataFileWriter] = []
+        current: object = None
+        try:
+            for cut, partition, run in _runs(batches, layout):
+                rows = _fit(run.select(columns), layout.schema)
+                if collector is not None and changes is not None:
+                    collector.add(run)
+                    rows = _rows_to_write(rows, run, changes)
+                if not rows.num_rows:
+                    continue
+                if not writers or current != (cut, partition):
+                    if writers:
+                        writers[-1].close()
+                    writers.append(DataFileWriter(layout, partition))
+                    current = cut, partition
+                _refuse_outside(run, rows, outside)
+                writers[-1].write(rows)
+            if writers:
+                writers[-1].close()
+        except BaseException:
+            for writer in writers:
+                writer.abandon()
+            raise
+        files = [file for writer in writers for file in writer.files]
+        yield as_batch([*files, *(collector.messages() if collector else ())])
+
+    return task
+
+
+def collect_changes(changes: ChangeColumns) -> Task:
+    """A task that reports the positions of its rows, by action."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        collector = ChangeCollector(changes)
+        for batch in batches:
+            collector.add(batch)
+        yield as_batch(collector.messages())
+
+    return task
+
+
+def _runs(
+    batches: Iterator[pa.RecordBatch], layout: FileLayout
+) -> Iterator[tuple[object, tuple[object, ...], pa.Table]]:
+    """Batches split where the partition changes, and where a file has to end."""
+    names = [f.column for f in layout.partition_fields]
+    cuts = [layout.cut] if layout.cut else []
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        table = pa.Table.from_batches([batch])
+        starts = _run_starts(batch, [*cuts, *names])
+        for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
+            values = tuple(batch.column(name)[start].as_py() for name in names)
+            cut = batch.column(layout.cut)[start].as_py() if layout.cut else None
+            yield cut, values, table.slice(start, end - start)
+
+
+def _run_starts(batch: pa.RecordBatch, names: Sequence[str]) -> list[int]:
+    differs = np.zeros(batch.num_rows, dtype=bool)
+    differs[0] = True
+    for name in names:
+        codes = batch.column(name).dictionary_encode().indices.fill_null(-1)
+        numbers = codes.to_numpy(zero_copy_only=False)
+        differs[1:] |= numbers[1:] != numbers[:-1]
+    return [int(start) for start in np.flatnonzero(differs)]
+
+
+def _fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows in the file's exact Arrow types; NULLs are checked later, by name."""
+    columns = [
+        fitted(column, target.type) for column, target in zip(table.columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _rows_to_write(rows: pa.Table, run: pa.Table, changes: ChangeColumns) -> pa.Table:
+    """The rows that become rows of a new file.
+
+    They have the file's types already: PyArrow aborts on a cast of maps that it filtered.
+    """
+    if changes.action is None:
+        return rows
+    actions = pa.array(sorted(changes.written), pa.int32())
+    is_written = pc.is_in(run[changes.action], value_set=actions)
+    return rows if pc.all(is_written).as_py() else rows.filter(is_written)
+
+
+def _refuse_outside(
+    run: pa.Table, rows: pa.Table, outside: tuple[str, Sequence[str]] | None
+) -> None:
+    """Raise for the first row that has the number of a predicate, showing some of its values."""
+    if outside is None:
+        return
+    column, predicates = outside
+    numbers = run.column(column)
+    if numbers.null_count == len(numbers):
+        return
+    first = pc.index(pc.is_valid(numbers), True).as_py()
+    values = list(rows.slice(first, 1).to_pylist()[0].items())
+    shown = ", ".join(f"{name}={value!r:.60}" for name, value in values[:_SHOWN_VALUES])
+    more = ", …" if len(values) > _SHOWN_VALUES else ""
+    raise RowOutsideError(predicates[numbers[first].as_py()], f"({shown}{more})")
+
+
+# -------------------------------------------------------------------------------------------------
+# Data files.
+
+
 class DataFileWriter:
     """Writes the rows of one partition, rolling to a new file at the target size."""
 
-    layout: FileLayout
-    partition: tuple[object, ...] = ()
-    results: list[dict[str, object]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
+    def __init__(self, layout: FileLayout, partition: tuple[object, ...] = ()) -> None:
+        self.layout = layout
+        self.files: list[WrittenFile] = []
+        self._partition = partition
+        self._names: list[str] = []  # every file that was opened
         self._pending: list[pa.Table] = []
         self._pending_bytes = 0
         self._pending_rows = 0
         self._writer: pq.ParquetWriter | None = None
-        self._path = ""
 
     def write(self, table: pa.Table) -> None:
-        """Take rows of the layout's schema."""
+        """Write rows that have the layout's schema."""
         refuse_nulls(table, self.layout.schema)
         table = with_values_below_nulls(table)
         for piece in self._pieces(table):
@@ -136,15 +227,13 @@ class DataFileWriter:
         self._roll()
 
     def abandon(self) -> None:
-        """Remove what this task wrote: it failed, so nothing will refer to it."""
+        """Delete what was written: the task failed, so nothing will refer to it."""
         if self._writer is not None:
-            self._writer.is_open = False  # or it would try to finish the file when collected
+            self._writer.is_open = False  # otherwise it finishes the file when it is collected
             self._sink.close()
-            self.results.append({"path": self._path})
-        for result in self.results:
-            path = f"{self.layout.folder}{str(result['path'])[len(self.layout.location) :]}"
+        for name in self._names:
             try:
-                self.layout.filesystem.delete_file(path)
+                self.layout.filesystem.delete_file(f"{self.layout.folder}/{name}")
             except OSError:
                 continue
 
@@ -175,11 +264,10 @@ class DataFileWriter:
             self._roll()
 
     def _open(self, first: pa.Table) -> None:
-        folder = partition_path(self.layout.partition_fields, self.partition)
+        folder = partition_path(self.layout.partition_fields, self._partition)
         name = f"{folder}{new_name(self.layout)}"
-        self._path = f"{self.layout.location}/{name}"
-        path = f"{self.layout.folder}/{name}"
-        self._sink = open_new(self.layout.filesystem, path)
+        self._sink = open_new(self.layout.filesystem, f"{self.layout.folder}/{name}")
+        self._names.append(name)
         self._footer: list[pq.FileMetaData] = []
         self._nans = NanCounter()
         try:
@@ -192,7 +280,6 @@ class DataFileWriter:
             )
         except BaseException:
             self._sink.close()
-            self.results.append({"path": self._path})  # to be removed with the others
             raise
 
     def _roll(self) -> None:
@@ -204,158 +291,40 @@ class DataFileWriter:
         self._sink.close()
         self._writer = None
         footer = self._footer[0]
-        self.results.append(
-            {
-                "path": self._path,
-                "partition": self.partition,
-                "rows": footer.num_rows,
-                "size": size,
-                "columns": {
-                    path: vars(metrics) for path, metrics in column_metrics(footer).items()
-                },
-                "nans": self._nans.counts,
-                "split_offsets": split_offsets(footer),
-            }
+        self.files.append(
+            WrittenFile(
+                path=f"{self.layout.location}/{self._names[-1]}",
+                partition=self._partition,
+                rows=footer.num_rows,
+                size=size,
+                columns=column_metrics(footer),
+                nans=self._nans.counts,
+                split_offsets=split_offsets(footer),
+            )
         )
 
 
 def new_name(layout: FileLayout) -> str:
-    """A name that no other file has; the statement's id is in it, so that it can be found."""
+    """A unique file name that contains the statement's id, so that the file can be found by it."""
     return f"{layout.statement_id}-{uuid.uuid4().hex[:12]}.parquet"
 
 
 def open_new(filesystem: pafs.FileSystem, path: str) -> pa.NativeFile:
-    """Open a file to be written, in a folder that may not be there yet."""
+    """Open a file for writing; its folder is created where the file system has folders."""
     if not isinstance(filesystem, pafs.S3FileSystem):
         filesystem.create_dir(path.rpartition("/")[0], recursive=True)
     return filesystem.open_output_stream(path)
 
 
-def refuse_nulls(table: pa.Table, schema: pa.Schema) -> None:
-    """Raise when a required column of the schema has a NULL."""
-    for column, wanted in zip(table.columns, schema, strict=True):
-        for chunk in column.chunks:
-            _refuse_nulls(wanted.name, wanted, chunk)
-
-
-def _refuse_nulls(path: str, wanted: pa.Field, array: pa.Array) -> None:
-    if not wanted.nullable and array.null_count:
-        raise NullInRequiredError(path)
-    kind = wanted.type
-    if pa.types.is_struct(kind):
-        present = array.drop_null() if array.null_count else array
-        for index, child in enumerate(kind):
-            _refuse_nulls(f"{path}.{child.name}", child, present.field(index))
-    elif pa.types.is_map(kind):
-        _refuse_nulls(f"{path}.value", kind.item_field, _values_of(array).field(1))
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        _refuse_nulls(f"{path}.element", kind.value_field, _values_of(array))
-
-
-def _values_of(array: pa.Array) -> pa.Array:
-    """What the lists or maps of an array hold, without what lies under NULLs and slices."""
-    present = array.drop_null() if array.null_count else array
-    if not len(present):
-        return present.values.slice(0, 0)
-    first, last = present.offsets[0].as_py(), present.offsets[-1].as_py()
-    return present.values.slice(first, last - first)
-
-
-def write_rows(
-    layout: FileLayout,
-    columns: Sequence[str],
-    changes: ChangeColumns | None = None,
-    outside: tuple[str, Sequence[str]] | None = None,
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A `mapInArrow` task: write `columns` of each row, tell the files.
-
-    With `changes` the rows stand for rows of the table: what happens to those is told too, and
-    rows that only delete another are not written. `outside` names the column with the number of a
-    predicate that a row does not satisfy, and the predicates: one such row fails the task.
-    """
-
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        seen = ChangeCollector(changes) if changes else None
-        done: list[DataFileWriter] = []
-        current: object = None
-        try:
-            for piece, partition, some in _runs(batches, layout):
-                rows = _fit(some.select(columns), layout.schema)
-                if seen is not None and changes is not None:
-                    seen.add(some)
-                    rows = _written(rows, some, changes)
-                if not rows.num_rows:
-                    continue
-                if not done or current != (piece, partition):
-                    if done:
-                        done[-1].close()
-                    done.append(DataFileWriter(layout, partition))
-                    current = piece, partition
-                _refuse_outside(some, rows, outside)
-                done[-1].write(rows)
-            if done:
-                done[-1].close()
-        except BaseException:
-            for writer in done:
-                writer.abandon()
-            raise
-        told: list[dict[str, object]] = [{"file": r} for w in done for r in w.results]
-        yield as_batch([*told, *(seen.results() if seen else ())])
-
-    return task
-
-
-def _refuse_outside(
-    told: pa.Table, rows: pa.Table, outside: tuple[str, Sequence[str]] | None
-) -> None:
-    """Fail on the first row that has the number of a predicate, showing some of its values."""
-    if outside is None:
-        return
-    numbers = told.column(outside[0])
-    if numbers.null_count == len(numbers):
-        return
-    first = pc.index(pc.is_valid(numbers), True).as_py()
-    values = list(rows.slice(first, 1).to_pylist()[0].items())
-    shown = ", ".join(f"{name}={value!r:.60}" for name, value in values[:8])
-    more = ", …" if len(values) > 8 else ""
-    raise RowOutsideError(outside[1][numbers[first].as_py()], f"({shown}{more})")
-
-
-def collect_changes(
-    changes: ChangeColumns,
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A `mapInArrow` task: tell the positions of the rows it sees, by what happens to them."""
-
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        seen = ChangeCollector(changes)
-        for batch in batches:
-            seen.add(batch)
-        yield as_batch(seen.results())
-
-    return task
-
-
-def _written(rows: pa.Table, told: pa.Table, changes: ChangeColumns) -> pa.Table:
-    """The rows that become rows of a new file.
-
-    They have the file's types already: PyArrow aborts on a cast of maps that it filtered.
-    """
-    if changes.action is None:
-        return rows
-    kept = pa.array(sorted(changes.written), pa.int32())
-    chosen = pc.is_in(told[changes.action], value_set=kept)
-    return rows if pc.all(chosen).as_py() else rows.filter(chosen)
-
-
 def partition_path(fields: Sequence[PartitionField], values: Sequence[object]) -> str:
     """`name=value/` for every partition field, as Hive and Iceberg write it."""
     return "".join(
-        f"{quote_plus(f.name)}={quote_plus(_shown(f.transform, value), safe='')}/"
+        f"{quote_plus(f.name)}={quote_plus(_readable(f.transform, value), safe='')}/"
         for f, value in zip(fields, values, strict=True)
     )
 
 
-def _shown(transform: str, value: object) -> str:
+def _readable(transform: str, value: object) -> str:
     """A partition value as people read it: dates rather than days since 1970."""
     if value is None:
         return "null"
@@ -378,36 +347,73 @@ def _shown(transform: str, value: object) -> str:
     return str(value)
 
 
-def _runs(
-    batches: Iterator[pa.RecordBatch], layout: FileLayout
-) -> Iterator[tuple[object, tuple[object, ...], pa.Table]]:
-    """Batches cut where the partition changes, and where a file has to end."""
-    names = [f.column for f in layout.partition_fields]
-    pieces = [layout.cut] if layout.cut else []
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        table = pa.Table.from_batches([batch])
-        starts = _run_starts(batch, [*pieces, *names])
-        for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
-            values = tuple(batch.column(name)[start].as_py() for name in names)
-            piece = batch.column(layout.cut)[start].as_py() if layout.cut else None
-            yield piece, values, table.slice(start, end - start)
+# -------------------------------------------------------------------------------------------------
+# NULLs in required columns.
 
 
-def _run_starts(batch: pa.RecordBatch, names: Sequence[str]) -> list[int]:
-    changes = np.zeros(batch.num_rows, dtype=bool)
-    changes[0] = True
-    for name in names:
-        codes = batch.column(name).dictionary_encode().indices.fill_null(-1)
-        numbers = codes.to_numpy(zero_copy_only=False)
-        changes[1:] |= numbers[1:] != numbers[:-1]
-    return [int(start) for start in np.flatnonzero(changes)]
+def refuse_nulls(table: pa.Table, schema: pa.Schema) -> None:
+    """Raise NullInRequiredError when a required column of the schema has a NULL."""
+    for column, target in zip(table.columns, schema, strict=True):
+        for chunk in column.chunks:
+            _refuse_nulls(target.name, target, chunk)
 
 
-def _fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows in the file's exact Arrow types; NULLs are judged later, by name."""
-    columns = [
-        fitted(column, wanted.type) for column, wanted in zip(table.columns, schema, strict=True)
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
+def _refuse_nulls(path: str, target: pa.Field, array: pa.Array) -> None:
+    if not target.nullable and array.null_count:
+        raise NullInRequiredError(path)
+    kind = target.type
+    if pt.is_struct(kind):
+        present = array.drop_null() if array.null_count else array
+        for index, child in enumerate(kind):
+            _refuse_nulls(f"{path}.{child.name}", child, present.field(index))
+    elif pt.is_map(kind):
+        _refuse_nulls(f"{path}.value", kind.item_field, _elements(array).field(1))
+    elif pt.is_list(kind) or pt.is_large_list(kind):
+        _refuse_nulls(f"{path}.element", kind.value_field, _elements(array))
+
+
+def _elements(array: pa.Array) -> pa.Array:
+    """The elements of lists or maps, without those under NULLs and outside a slice."""
+    present = array.drop_null() if array.null_count else array
+    if not len(present):
+        return present.values.slice(0, 0)
+    first, last = present.offsets[0].as_py(), present.offsets[-1].as_py()
+    return present.values.slice(first, last - first)
+
+
+# -------------------------------------------------------------------------------------------------
+# Dictionary encoding.
+
+
+def columns_with_repeats(first: pa.Table) -> list[str]:
+    """The leaf columns, by path, whose values occur twice on average in the first rows."""
+    sample = first.slice(0, _SAMPLE).combine_chunks()
+    leaves = (
+        leaf
+        for name, column in zip(sample.column_names, sample.columns, strict=True)
+        for chunk in column.chunks
+        for leaf in _leaves(name, chunk)
+    )
+    return [path for path, values in leaves if _repeats(values.slice(0, _SAMPLE))]
+
+
+def _leaves(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+    if isinstance(array, pa.ExtensionArray):  # a UUID
+        array = array.storage
+    kind = array.type
+    if pt.is_struct(kind):
+        for index, child in enumerate(array.flatten()):
+            yield from _leaves(f"{path}.{kind.field(index).name}", child)
+    elif pt.is_map(kind):
+        yield from _leaves(f"{path}.key_value.key", array.keys)
+        yield from _leaves(f"{path}.key_value.value", array.items)
+    elif pt.is_list(kind) or pt.is_large_list(kind):
+        yield from _leaves(f"{path}.list.element", array.values)
+    else:
+        yield path, array
+
+
+def _repeats(values: pa.Array) -> bool:
+    present = len(values) - values.null_count
+    distinct: int = pc.count_distinct(values, mode="only_valid").as_py()
+    return bool(2 * distinct <= present)

@@ -1,10 +1,9 @@
-"""Rows of a DataFrame become data files: laid out by partition and sort order, written in tasks."""
+"""Write the rows of a DataFrame as data files, clustered by partition and sort order, in tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import unquote
 
 from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -17,7 +16,7 @@ from pyiceberg.types import DateType, TimestampType, TimestamptzType
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from icefloe.deletes.row_positions import RowActions, acted_rows
+from icefloe.deletes.row_positions import RowActions, row_actions
 from icefloe.metadata.files import LiveFile, leaves
 from icefloe.metadata.manifests import partition_folder
 from icefloe.metadata.table_state import TableState
@@ -27,9 +26,16 @@ from icefloe.spark.columns import quote
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.session import reading_by_id
 from icefloe.storage.files import locate
-from icefloe.tasks.messages import RESULT_SCHEMA, ChangeColumns, from_bytes
+from icefloe.tasks.messages import (
+    RESULT_SCHEMA,
+    ChangeColumns,
+    Task,
+    TaskMessage,
+    WrittenFile,
+    from_bytes,
+)
 from icefloe.tasks.write import FileLayout, PartitionField, collect_changes, write_rows
-from icefloe.writing.manifest_entries import build_data_file
+from icefloe.writing.manifest_entries import EntryPlacement, build_data_file
 
 # Every row replaces the row of the table it was made from.
 REPLACING = ChangeColumns(columns.FILE, columns.POS)
@@ -37,7 +43,7 @@ REPLACING = ChangeColumns(columns.FILE, columns.POS)
 
 @dataclass(frozen=True, slots=True)
 class WrittenRows:
-    """The files a write made, and what happened to the rows of the table it was told of."""
+    """The files that a write added, and the actions on rows of the table that tasks reported."""
 
     files: tuple[DataFile, ...] = ()
     acted: RowActions = field(default_factory=RowActions)
@@ -59,14 +65,15 @@ def write_data(
 ) -> WrittenRows:
     """Write rows that have the table's columns under its current spec; one Spark job.
 
-    With `changes`, rows also tell which row of the table each one stands for. With `gather`,
-    rows that come a few from everywhere are brought together in few files. With `predicates`, they
-    carry the number of one that they do not satisfy: the first row that has one ends the job.
+    With `changes`, rows also identify the row of the table that each one stands for. With
+    `gather`, rows that are spread thinly over many tasks are shuffled into few files. With
+    `predicates`, rows carry the number of a predicate that they do not satisfy, or NULL: the first
+    row that has a number fails the job.
     """
     spec = state.metadata.spec()
-    told = [changes.file, changes.pos, changes.action] if changes else []
-    told += [columns.OUTSIDE] if predicates else []
-    rows = _laid_out(state, rows, spec, [name for name in told if name], gather=gather)
+    extra = [changes.file, changes.pos, changes.action] if changes else []
+    extra += [columns.OUTSIDE] if predicates else []
+    rows = _clustered(state, rows, spec, [name for name in extra if name], gather=gather)
     task = write_rows(
         file_layout(state, statement_id),
         written_names(state),
@@ -77,12 +84,12 @@ def write_data(
 
 
 def written_names(state: TableState) -> list[str]:
-    """What the table's columns are called in rows that tasks write."""
+    """The names of the table's columns in rows that tasks write."""
     return [columns.written(i) for i in range(len(state.schema.fields))]
 
 
 def as_written(state: TableState, only: Container[str] | None = None) -> list[str]:
-    """The table's columns, or those in `only`, under these names."""
+    """The table's columns, or those in `only`, renamed to `written_names`."""
     names = [field.name for field in state.schema.fields]
     return [
         f"{quote(name)} AS {written}"
@@ -91,44 +98,42 @@ def as_written(state: TableState, only: Container[str] | None = None) -> list[st
     ]
 
 
-def written_rows(state: TableState, results: Sequence[Mapping[str, Any]]) -> WrittenRows:
-    """What writing tasks told, as files of the table's current spec and sort order."""
+def written_rows(state: TableState, messages: Sequence[TaskMessage]) -> WrittenRows:
+    """The files that tasks wrote under the table's current spec and sort order."""
     spec = state.metadata.spec()
-    known = leaves(state.schema)
+    columns_by_path = leaves(state.schema)
     order = state.metadata.default_sort_order_id
     return WrittenRows(
         tuple(
             build_data_file(
-                result["file"],
-                known,
+                file,
+                columns_by_path,
                 state.metadata,
-                partition=to_record(result["file"]["partition"], spec, state.schema),
-                spec_id=spec.spec_id,
-                sort_order_id=order,
+                EntryPlacement(to_record(file.partition, spec, state.schema), spec.spec_id, order),
             )
-            for result in results
-            if "file" in result
+            for file in messages
+            if isinstance(file, WrittenFile)
         ),
-        acted_rows(results),
+        row_actions(messages),
     )
 
 
 def find_rows(rows: DataFrame, changes: ChangeColumns = REPLACING) -> RowActions:
-    """Which rows of the table `rows` stand for; one Spark job that returns packed positions."""
+    """The rows of the table that `rows` stand for; one Spark job that returns packed positions."""
     names = [name for name in (changes.file, changes.pos, changes.action) if name]
-    return acted_rows(run_task(rows.select(*names), collect_changes(changes)))
+    return row_actions(run_task(rows.select(*names), collect_changes(changes)))
 
 
-def run_task(rows: DataFrame, task: Any) -> list[dict[str, Any]]:
-    """Run a task over every partition of `rows` and gather the few results it tells."""
+def run_task(rows: DataFrame, task: Task) -> list[TaskMessage]:
+    """Run a task over every partition of `rows` and return the messages of all tasks."""
     with translate_spark_errors(), reading_by_id(rows.sparkSession):
-        gathered = rows.mapInArrow(task, RESULT_SCHEMA).collect()
-    return [from_bytes(bytes(row["result"])) for row in gathered]
+        encoded = rows.mapInArrow(task, RESULT_SCHEMA).collect()
+    return [from_bytes(bytes(row["result"])) for row in encoded]
 
 
 def file_layout(state: TableState, statement_id: str) -> FileLayout:
-    """Where this statement's data files go and how they are encoded."""
-    place = locate(state.io, state.data_location)
+    """Where a statement writes data files and how it encodes them."""
+    folder = locate(state.io, state.data_location)
     settings = state.settings
     spec = state.metadata.spec()
     options: dict[str, object] = {
@@ -147,8 +152,8 @@ def file_layout(state: TableState, statement_id: str) -> FileLayout:
         options["compression_level"] = settings.compression_level
     return FileLayout(
         schema=schema_to_pyarrow(state.schema),
-        filesystem=place.filesystem,
-        folder=place.path,
+        filesystem=folder.filesystem,
+        folder=folder.path,
         location=state.data_location,
         statement_id=statement_id,
         target_file_bytes=settings.target_file_bytes,
@@ -156,13 +161,13 @@ def file_layout(state: TableState, statement_id: str) -> FileLayout:
         row_group_rows=settings.row_group_rows,
         parquet=options,
         partition_fields=tuple(
-            PartitionField(columns.partition_field(i), field.name, _shown_as(state, field))
+            PartitionField(columns.partition_field(i), field.name, _path_transform(state, field))
             for i, field in enumerate(spec.fields)
         ),
     )
 
 
-def _shown_as(state: TableState, field: IcebergPartitionField) -> str:
+def _path_transform(state: TableState, field: IcebergPartitionField) -> str:
     """How values of a partition field are written in paths."""
     if not isinstance(field.transform, IdentityTransform):
         return str(field.transform)
@@ -172,18 +177,18 @@ def _shown_as(state: TableState, field: IcebergPartitionField) -> str:
     return "timestamp" if isinstance(source, TimestampType | TimestamptzType) else "identity"
 
 
-def _laid_out(
+def _clustered(
     state: TableState,
     rows: DataFrame,
     spec: PartitionSpec,
-    told: Sequence[str],
+    extra: Sequence[str],
     *,
     gather: bool,
 ) -> DataFrame:
-    """Bring rows of one partition together, in order; Spark splits what is too large for a task.
+    """Cluster rows by partition, sorted; Spark splits partitions that are too large for a task.
 
-    Rows of a partitioned table are shuffled once so that a partition gets few files; so are
-    rows to gather.
+    Rows of a partitioned table are shuffled once so that a partition gets few files; so are rows
+    to gather.
     """
     names = [columns.partition_field(i) for i in range(len(spec.fields))]
     for name, value in zip(names, partition_columns(spec, state.schema), strict=True):
@@ -195,11 +200,11 @@ def _laid_out(
     order = sort_columns(state)
     if names or order:
         rows = rows.sortWithinPartitions(*[F.col(name) for name in names], *order)
-    return rows.selectExpr(*as_written(state), *names, *told)
+    return rows.selectExpr(*as_written(state), *names, *extra)
 
 
 def sort_columns(state: TableState, only: Column | None = None) -> list[Column]:
-    """What the table's rows are sorted by, if anything; with `only`, those it is true of."""
+    """The table's sort order as columns; with `only`, they are NULL where it is not true."""
     fields = state.metadata.sort_order().fields
     spec = PartitionSpec(
         *(
@@ -207,37 +212,37 @@ def sort_columns(state: TableState, only: Column | None = None) -> list[Column]:
             for i, field in enumerate(fields)
         )
     )
-    found = []
+    order = []
     for ordered, computed in zip(fields, partition_columns(spec, state.schema), strict=True):
         value = computed if only is None else F.when(only, computed)
         nulls_first = ordered.null_order == NullOrder.NULLS_FIRST
         if ordered.direction == SortDirection.ASC:
-            found.append(value.asc_nulls_first() if nulls_first else value.asc_nulls_last())
+            order.append(value.asc_nulls_first() if nulls_first else value.asc_nulls_last())
         else:
-            found.append(value.desc_nulls_first() if nulls_first else value.desc_nulls_last())
-    return found
+            order.append(value.desc_nulls_first() if nulls_first else value.desc_nulls_last())
+    return order
 
 
 # -------------------------------------------------------------------------------------------------
-# Folders of files that belong to the partition of another file.
+# Folders.
 
 
 def rewritten_folder(state: TableState, file: LiveFile) -> str:
-    """Where a file goes that replaces another: beside it, if that is below the data folder.
+    """The folder for a file that replaces another: the same one, if it is below the data folder.
 
-    Elsewhere nothing is written: what a failed statement leaves is looked for in that folder, and
-    a manifest may name any path, `data/../../other` included.
+    Nothing is written elsewhere: files of failed statements are searched for in the data folder,
+    and a manifest may have any path, `data/../../other` included.
     """
-    beside = file.path.rpartition("/")[0]
-    if beside == state.data_location:
-        return beside
+    folder = file.path.rpartition("/")[0]
+    if folder == state.data_location:
+        return folder
     prefix = f"{state.data_location}/"
-    if beside.startswith(prefix) and _is_plain(beside.removeprefix(prefix)):
-        return beside
+    if folder.startswith(prefix) and _is_plain(folder.removeprefix(prefix)):
+        return folder
     return f"{state.data_location}/{partition_folder(state.metadata, file)}".rstrip("/")
 
 
 def _is_plain(relative: str) -> bool:
-    """Whether a folder cannot lead out of the one above it, percent-encoded or not."""
+    """Whether a relative path cannot lead out of its parent, percent-encoded or not."""
     parts = unquote(relative).split("/")
     return not {"", ".", ".."} & set(parts) and not {"?", "#"} & set(relative)

@@ -1,11 +1,11 @@
-"""What a task wrote, as the entry a manifest will hold: counts and bounds in Iceberg's encoding."""
+"""Manifest entries of written files: counts and bounds in Iceberg's encoding."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pyiceberg.conversions import to_bytes
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
@@ -22,25 +22,35 @@ from pyiceberg.types import (
 from pyiceberg.utils.decimal import unscaled_to_decimal
 
 from icefloe.metadata.files import Leaf, leaves
+from icefloe.tasks.messages import ColumnMetrics, WrittenFile
 
-_TRUNCATED_TO = 16
+_DEFAULT_LENGTH = 16
 _FIRST_SURROGATE, _AFTER_SURROGATES = 0xD800, 0xE000
 
 
 @dataclass(frozen=True, slots=True)
+class EntryPlacement:
+    """The partition and the sort order that an entry records."""
+
+    partition: Record
+    spec_id: int
+    sort_order_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsMode:
-    """How much of a column's metrics the table asks for."""
+    """How much of a column's metrics the table keeps."""
 
     counts: bool
     bounds: bool
-    length: int | None  # strings and binaries are cut to this; None is full length
+    length: int | None  # strings and binaries are truncated to it; None: full length
 
 
 @dataclass(frozen=True, slots=True)
 class InheritedMetrics:
-    """Metrics that a new file has from the file it was made of, by field id.
+    """Metrics that a rewritten file inherits from the file it replaces, by field id.
 
-    Bounds and counts of NULLs stand in where the new file's footer has none.
+    Bounds and NULL counts apply only where the new file's footer has none.
     """
 
     nulls: dict[int, int] = field(default_factory=dict)
@@ -50,58 +60,55 @@ class InheritedMetrics:
 
 
 def build_data_file(
-    written: Mapping[str, Any],
+    written: WrittenFile,
     columns: Mapping[str, Leaf],
     metadata: TableMetadata,
-    *,
-    partition: Record,
-    spec_id: int,
-    sort_order_id: int | None,
-    carried: InheritedMetrics | None = None,
+    placement: EntryPlacement,
+    inherited: InheritedMetrics | None = None,
 ) -> DataFile:
-    """A manifest's view of a written file."""
-    carried = carried or InheritedMetrics()
-    metrics = {path: written["columns"][path] for path in written["columns"] if path in columns}
+    """The manifest entry of a written file; `columns` are the table's leaf columns by path."""
+    inherited = inherited or InheritedMetrics()
+    metrics = {column.path: column for column in written.columns if column.path in columns}
     modes = {path: _mode(metadata, path, columns[path]) for path in metrics}
-    counted = {p: m for p, m in metrics.items() if modes[p].counts}
+    counted = {path: column for path, column in metrics.items() if modes[path].counts}
+    # Parquet counts empty lists and maps as values. Iceberg does not, and has no use for it.
+    flat = {path: column for path, column in counted.items() if not columns[path].repeated}
+    nulls = {path: column.nulls for path, column in flat.items() if column.nulls is not None}
     file = DataFile.from_args(
         _table_format_version=3,
         content=DataFileContent.DATA,
-        file_path=written["path"],
+        file_path=written.path,
         file_format=FileFormat.PARQUET,
-        partition=partition,
-        record_count=written["rows"],
-        file_size_in_bytes=written["size"],
-        column_sizes={columns[p].field_id: m["size"] for p, m in counted.items()},
-        # Parquet counts empty lists and maps as values: not what Iceberg means, nor does it use it.
-        value_counts={
-            columns[p].field_id: m["values"] for p, m in counted.items() if not columns[p].repeated
-        },
+        partition=placement.partition,
+        record_count=written.rows,
+        file_size_in_bytes=written.size,
+        column_sizes={columns[path].field_id: column.size for path, column in counted.items()},
+        value_counts={columns[path].field_id: column.values for path, column in flat.items()},
         null_value_counts={
-            columns[p].field_id: n
-            for p, n in {**_by_path(carried.nulls, columns), **_nulls(counted)}.items()
-            if p in counted and not columns[p].repeated
+            columns[path].field_id: count
+            for path, count in {**_by_path(inherited.nulls, columns), **nulls}.items()
+            if path in flat
         },
         nan_value_counts={
-            columns[p].field_id: n
-            for p, n in {**written["nans"], **_by_path(carried.nans, columns)}.items()
-            if p in counted and not columns[p].repeated
+            columns[path].field_id: count
+            for path, count in {**written.nans, **_by_path(inherited.nans, columns)}.items()
+            if path in flat
         },
-        lower_bounds=_bounds(metrics, columns, modes, "lower", carried.lower),
-        upper_bounds=_bounds(metrics, columns, modes, "upper", carried.upper),
+        lower_bounds=_bounds(metrics, columns, modes, "lower", inherited.lower),
+        upper_bounds=_bounds(metrics, columns, modes, "upper", inherited.upper),
         key_metadata=None,
-        split_offsets=written["split_offsets"],
+        split_offsets=list(written.split_offsets),
         equality_ids=None,
-        sort_order_id=sort_order_id,
+        sort_order_id=placement.sort_order_id,
     )
-    file.spec_id = spec_id
+    file.spec_id = placement.spec_id
     return file
 
 
 def _mode(metadata: TableMetadata, path: str, leaf: Leaf) -> MetricsMode:
     """The metrics mode of a column: its own property, or the table's default."""
     default = metadata.properties.get(
-        "write.metadata.metrics.default", f"truncate({_TRUNCATED_TO})"
+        "write.metadata.metrics.default", f"truncate({_DEFAULT_LENGTH})"
     )
     name = metadata.schema().find_column_name(leaf.field_id) or path
     text = metadata.properties.get(f"write.metadata.metrics.column.{name}", default).strip().lower()
@@ -116,35 +123,32 @@ def _mode(metadata: TableMetadata, path: str, leaf: Leaf) -> MetricsMode:
 
 
 def _bounds(
-    metrics: Mapping[str, Mapping[str, Any]],
+    metrics: Mapping[str, ColumnMetrics],
     columns: Mapping[str, Leaf],
     modes: Mapping[str, MetricsMode],
-    side: str,
-    carried: Mapping[int, bytes],
+    side: Literal["lower", "upper"],
+    inherited: Mapping[int, bytes],
 ) -> dict[int, bytes]:
-    found = {}
-    for path, m in metrics.items():
+    bounds = {}
+    for path, column in metrics.items():
         leaf = columns[path]
         if not modes[path].bounds or leaf.repeated:
             continue
-        encoded = carried.get(leaf.field_id)
-        if m["has_bounds"] and m[side] is not None:
-            encoded = _encode(leaf.type, m[side], side, modes[path].length)
+        encoded = inherited.get(leaf.field_id)
+        bound = column.lower if side == "lower" else column.upper
+        if bound is not None:
+            encoded = _encode(leaf.type, bound, side, modes[path].length)
         if encoded is not None:
-            found[leaf.field_id] = encoded
-    return found
+            bounds[leaf.field_id] = encoded
+    return bounds
 
 
-def _nulls(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    return {path: m["nulls"] for path, m in metrics.items() if m["nulls"] is not None}
-
-
-def _by_path(found: Mapping[int, int], columns: Mapping[str, Leaf]) -> dict[str, int]:
-    return {path: found[leaf.field_id] for path, leaf in columns.items() if leaf.field_id in found}
+def _by_path(counts: Mapping[int, int], columns: Mapping[str, Leaf]) -> dict[str, int]:
+    return {p: counts[leaf.field_id] for p, leaf in columns.items() if leaf.field_id in counts}
 
 
 def _encode(kind: PrimitiveType, value: Any, side: str, length: int | None) -> bytes | None:
-    """One bound in Iceberg's single-value encoding; None where it cannot be cut upwards."""
+    """A bound in Iceberg's single-value encoding; None if it cannot be truncated upwards."""
     if isinstance(kind, StringType):
         text, cut = _as_text(value) if isinstance(value, bytes) else (value, False)
         if cut or (length is not None and len(text) > length):
@@ -162,15 +166,15 @@ def _encode(kind: PrimitiveType, value: Any, side: str, length: int | None) -> b
 
 
 def _as_text(bound: bytes) -> tuple[str, bool]:
-    """A bound as text, and whether it was cut before bytes that are none: a writer cut it there."""
+    """A bound as text, and whether a writer truncated it within a character."""
     try:
         return bound.decode(), False
-    except UnicodeDecodeError as wrong:
-        return bound[: wrong.start].decode(), True
+    except UnicodeDecodeError as invalid:
+        return bound[: invalid.start].decode(), True
 
 
 def _text_above(cut: str) -> str | None:
-    """The shortest text above every text that begins with `cut`; surrogates are not characters."""
+    """The shortest text above every text that starts with `cut`; surrogates are not characters."""
     for end in range(len(cut) - 1, -1, -1):
         code = ord(cut[end]) + 1
         if code <= sys.maxunicode:
@@ -186,39 +190,37 @@ def _bytes_above(cut: bytes) -> bytes | None:
 
 
 # -------------------------------------------------------------------------------------------------
-# What the entry of an old file still says of a file put together from its chunks.
+# Metrics that a rewritten file inherits from the file it replaces.
 
 
-def carried_metrics(
-    written: Mapping[str, Any], old: DataFile, schema: Schema, assigned: Container[str]
+def inherited_metrics(
+    written: WrittenFile, old: DataFile, schema: Schema, assigned: Container[str]
 ) -> InheritedMetrics:
-    """Metrics of the copied columns that are known from the old file's entry.
+    """Metrics of the copied columns, from the old file's entry.
 
-    Bounds hold on when rows go, but not when they get new values. NaN are as many as before, or,
-    in a column copied in part, differ by what came and went. NULLs are counted on only in columns
-    copied as a whole.
+    Bounds stay valid when rows are deleted, but not when they get new values. The NaN count of a
+    column copied in part changes by what its encoded row groups gained and lost. The NULL count is
+    inherited only by columns copied as a whole.
     """
-    copied = written.get("copied")
-    carried = InheritedMetrics()
-    if copied is None:
-        return carried
+    copied = written.copied
+    inherited = InheritedMetrics()
     for column in schema.fields:
-        whole, partly = column.name in copied["whole"], copied["partly"].get(column.name)
-        if not whole and partly is None:
+        is_whole, nans_added = column.name in copied.whole, copied.partly.get(column.name)
+        if not is_whole and nans_added is None:
             continue
         for path, leaf in leaves(Schema(column)).items():
             key = leaf.field_id
             nans = (old.nan_value_counts or {}).get(key)
-            added = 0 if whole else partly.get(path, 0)
-            if nans is not None and (nans == 0 or not copied["loses_a_group"]):
-                carried.nans[key] = nans + added
-            if whole and key in (old.null_value_counts or {}):
-                carried.nulls[key] = old.null_value_counts[key]
-            if whole or column.name not in assigned:
-                for kept, bounds in (
-                    (carried.lower, old.lower_bounds),
-                    (carried.upper, old.upper_bounds),
+            added = 0 if is_whole or nans_added is None else nans_added.get(path, 0)
+            if nans is not None and (nans == 0 or not copied.drops_row_groups):
+                inherited.nans[key] = nans + added
+            if is_whole and key in (old.null_value_counts or {}):
+                inherited.nulls[key] = old.null_value_counts[key]
+            if is_whole or column.name not in assigned:
+                for bounds, old_bounds in (
+                    (inherited.lower, old.lower_bounds),
+                    (inherited.upper, old.upper_bounds),
                 ):
-                    if key in (bounds or {}):
-                        kept[key] = bounds[key]
-    return carried
+                    if key in (old_bounds or {}):
+                        bounds[key] = old_bounds[key]
+    return inherited

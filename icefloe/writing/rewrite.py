@@ -1,7 +1,8 @@
-"""Copy-on-write: files with changes are written anew, in Arrow tasks where that is possible.
+"""Copy-on-write: rewrite files that have changes, in Arrow tasks where that is possible.
 
-A file is rewritten in a task when its rows stay in their partition and its columns can be carried
-over. The others go through Spark: read with deletes applied, changed, and written like new rows.
+A task rewrites a file in place if its rows stay in their partition and its columns can be carried
+over. Spark rewrites the others: it reads them with deletes applied, changes the rows, and writes
+them like new rows.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyiceberg.manifest import DataFile
 from pyroaring import BitMap64
@@ -28,7 +28,14 @@ from icefloe.schema.partition_values import partition_columns
 from icefloe.spark import columns
 from icefloe.spark.columns import quoted
 from icefloe.storage.files import delete_each, locate
-from icefloe.tasks.messages import ChangeColumns, pack, unpack
+from icefloe.tasks.messages import (
+    ChangeColumns,
+    DeclinedFile,
+    RewrittenFile,
+    TaskMessage,
+    pack,
+    unpack,
+)
 from icefloe.tasks.new_versions import write_new_versions
 from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_and_add, rewrite_files
 from icefloe.writing.carried_values import check_carried_values
@@ -43,19 +50,18 @@ from icefloe.writing.data_files import (
     written_names,
     written_rows,
 )
-from icefloe.writing.manifest_entries import build_data_file, carried_metrics
+from icefloe.writing.manifest_entries import EntryPlacement, build_data_file, inherited_metrics
 from icefloe.writing.rewrite_choice import why_through_spark
 
 log = logging.getLogger("icefloe")
 
-
 _MAX_REWRITE_TASKS = 1000
-_FILES_TOLD = 3
+_SHOWN_FILES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
-    """Files written anew, the files they replace, and what became of the rows."""
+    """Rewritten files, the files they replace, and how many rows were changed or copied."""
 
     files: tuple[DataFile, ...] = ()
     replaced: tuple[LiveFile, ...] = ()
@@ -69,24 +75,24 @@ class RewriteResult:
 
 @dataclass(frozen=True, slots=True)
 class Rewriter:
-    """Rewrites files of one statement: `assigned` has new values, or is empty for DELETE."""
+    """Rewrites files of one statement; `assigned` has the new values and is empty for DELETE."""
 
     scan: Scan
     statement_id: str
     assigned: Mapping[str, Column]
 
     def can_rewrite_in_place(self, candidate: Candidate) -> bool:
-        """Whether a file's rows can be rewritten in place, without passing through Spark."""
+        """Whether a task can rewrite a file, as far as metadata shows."""
         return why_through_spark(self.scan.state, candidate, self.assigned) is None
 
     def in_tasks(
         self, changed: DataFrame, files: Sequence[Candidate], gone: str | None = None
     ) -> tuple[RewriteResult, dict[str, BitMap64]]:
-        """Rewrite the files that `changed` has rows of, by key; it is read once, in one job.
+        """Rewrite the files that `changed` has rows of; it is read once, in one job.
 
-        `gone` names a column that tells which of the rows are deleted; without it all are, or
-        none when there are new values. Files whose columns cannot be carried over are not
-        rewritten: their rows to change are given back.
+        `gone` is a boolean column: whether the row is deleted. Without it all rows are, or none if
+        there are new values. Files whose columns cannot be carried over are not rewritten: their
+        rows to change are returned, by location.
         """
         changes, plan = self._to_tasks(changed, files, gone, _MAX_REWRITE_TASKS)
         return self.rewritten(run_task(changes, rewrite_files(plan)))
@@ -94,28 +100,28 @@ class Rewriter:
     def new_versions(
         self, changed: DataFrame, files: Sequence[Candidate], tasks: int
     ) -> WrittenRows | None:
-        """Write new versions of the rows alone, in so many tasks at most, in one job.
+        """Write only the new versions of the rows, in at most `tasks` tasks, in one job.
 
-        None where the columns of a file cannot be carried over. What was written is removed again:
-        values may come out otherwise when they are made anew, and must be those of all rows.
+        None if the columns of a file cannot be carried over. What was written is then deleted:
+        computed a second time, values may differ, and all rows must come from one computation.
         """
         changes, plan = self._to_tasks(changed, files, None, tasks)
-        told = run_task(changes, write_new_versions(plan))
+        messages = run_task(changes, write_new_versions(plan))
         state = self.scan.state
-        written = written_rows(state, told)
-        declined = [result["declined"] for result in told if "declined" in result]
+        written = written_rows(state, messages)
+        declined = [message for message in messages if isinstance(message, DeclinedFile)]
         if not declined:
             return written
-        for key, reason in declined:
-            path = self.scan.keys.files[key].path
-            log.info("All updated rows pass through Spark: %s (%s)", reason, path)
+        for file in declined:
+            path = self.scan.keys.files[file.file].path
+            log.info("All updated rows pass through Spark: %s (%s)", file.reason, path)
         delete_each(state.io, [file.file_path for file in written.files])
         return None
 
     def _to_tasks(
         self, changed: DataFrame, files: Sequence[Candidate], gone: str | None, most: int
     ) -> tuple[DataFrame, RewritePlan]:
-        """Positions and new values, those of a file in one task, and what tasks need to know."""
+        """Positions and new values, with each file's in one task, and the plan for these tasks."""
         assigned = {
             name: columns.assigned(i)
             for i, name in enumerate(self._names())
@@ -130,36 +136,39 @@ class Rewriter:
     def plan(
         self, files: Sequence[Candidate], assigned: Mapping[str, str], gone: str | None
     ) -> RewritePlan:
-        """What tasks need to know; `assigned` names the columns that carry new values."""
+        """The plan for tasks; `assigned` has the columns with the new values."""
         return RewritePlan(
             layout=file_layout(self.scan.state, self.statement_id),
             files={self.scan.keys.of_file(c): self._to_rewrite(c) for c in files},
             file_column=columns.FILE,
             pos_column=columns.POS,
             assigned=assigned,
-            gone_column=gone,
+            delete_column=gone,
         )
 
     def rewritten(
-        self, told: Sequence[Mapping[str, Any]]
+        self, messages: Sequence[TaskMessage]
     ) -> tuple[RewriteResult, dict[str, BitMap64]]:
-        """What tasks did to files, and the rows to change of files that they declined."""
-        results = [result["rewrite"] for result in told if "rewrite" in result]
+        """The files that tasks rewrote, and the rows to change of files that they declined."""
         done = RewriteResult()
         declined: dict[str, BitMap64] = {}
-        for result in results:
-            candidate = self.scan.keys.files[result["file"]]
-            reason = result.get("declined") or result["whole"]
-            if reason:
-                log.info("%s is written anew as a whole: %s", candidate.path, reason)
-            if "declined" in result:
-                declined[candidate.path] = as_bitmap(unpack(result["positions"]))
+        reason: str | None
+        for message in messages:
+            if isinstance(message, DeclinedFile):
+                path, reason = self.scan.keys.files[message.file].path, message.reason
+                declined[path] = as_bitmap(unpack(message.positions))
+            elif isinstance(message, RewrittenFile):
+                candidate = self.scan.keys.files[message.file]
+                path, reason = candidate.path, message.not_copied_because
+                done += self._result_of(candidate, message)
             else:
-                done += self._as_rewritten(candidate, result)
+                continue
+            if reason:
+                log.info("Every row of %s is encoded again: %s", path, reason)
         return done, declined
 
     def rewrite_with_spark(self, hits: Mapping[str, BitMap64]) -> RewriteResult:
-        """Rewrite the files that have hits (by location) as rows of a DataFrame."""
+        """Rewrite the files that have rows in `hits` (by location) as rows of a DataFrame."""
         touched = [c for c in self.scan.candidates if hits.get(c.path)]
         if not touched:
             return RewriteResult()
@@ -169,7 +178,7 @@ class Rewriter:
         if not self.assigned:
             rows = rows.filter(~selected)
         else:
-            rows = rows.select(*(self._kept_or_new(name) for name in self._names()))
+            rows = rows.select(*(self._old_or_new(name) for name in self._names()))
         written = write_data(state, rows.select(*map(quoted, self._names())), self.statement_id)
         changed = sum(len(hits[c.path]) for c in touched)
         expected = sum(self.scan.live_rows(c) for c in touched)
@@ -189,58 +198,62 @@ class Rewriter:
             ),
         )
 
-    def _kept_or_new(self, name: str) -> Column:
+    def _old_or_new(self, name: str) -> Column:
         if name not in self.assigned:
             return quoted(name)
-        chosen = F.when(F.col(columns.SELECTED), self.assigned[name]).otherwise(quoted(name))
-        return chosen.alias(name)
+        new = F.when(F.col(columns.SELECTED), self.assigned[name]).otherwise(quoted(name))
+        return new.alias(name)
 
     def _names(self) -> list[str]:
         return [field.name for field in self.scan.state.schema.fields]
 
     def _to_rewrite(self, candidate: Candidate) -> FileToRewrite:
         deleted = self.scan.deleted.get(candidate.path)
-        place = locate(self.scan.state.io, candidate.path)
+        location = locate(self.scan.state.io, candidate.path)
         return FileToRewrite(
-            filesystem=place.filesystem,
-            path=place.path,
+            filesystem=location.filesystem,
+            path=location.path,
             folder=rewritten_folder(self.scan.state, candidate.live),
             rows=candidate.live.rows,
             deleted=pack(as_array(deleted)) if deleted else None,
         )
 
-    def _as_rewritten(self, candidate: Candidate, result: Mapping[str, Any]) -> RewriteResult:
+    def _result_of(self, candidate: Candidate, message: RewrittenFile) -> RewriteResult:
         state = self.scan.state
-        known = leaves(state.schema)
+        columns_by_path = leaves(state.schema)
+        placement = EntryPlacement(
+            candidate.live.file.partition,
+            candidate.live.spec_id,
+            self._remaining_order(candidate),
+        )
         files = tuple(
             build_data_file(
                 written,
-                known,
+                columns_by_path,
                 state.metadata,
-                partition=candidate.live.file.partition,
-                spec_id=candidate.live.spec_id,
-                sort_order_id=self._order_kept(candidate),
-                carried=carried_metrics(written, candidate.live.file, state.schema, self.assigned),
+                placement,
+                inherited_metrics(written, candidate.live.file, state.schema, self.assigned),
             )
-            for written in result["files"]
+            for written in message.replacements
         )
         rows = sum(file.record_count for file in files)
-        if rows != result["copied"] + result["updated"]:
-            raise row_count_mismatch(rows, result["copied"] + result["updated"], [candidate])
+        expected = message.rows_copied + message.rows_updated
+        if rows != expected:
+            raise row_count_mismatch(rows, expected, [candidate])
         return RewriteResult(
             files,
             (candidate.live,),
             RowCounts(
-                rows_updated=result["updated"],
-                rows_deleted=result["deleted"],
-                rows_copied=result["copied"],
-                bytes_copied=sum(w.get("bytes_copied", 0) for w in result["files"]),
-                row_groups_copied=sum(w.get("row_groups_copied", 0) for w in result["files"]),
+                rows_updated=message.rows_updated,
+                rows_deleted=message.rows_deleted,
+                rows_copied=message.rows_copied,
+                bytes_copied=sum(written.copied.bytes for written in message.replacements),
+                row_groups_copied=sum(w.copied.row_groups for w in message.replacements),
             ),
         )
 
-    def _order_kept(self, candidate: Candidate) -> int | None:
-        """The file's sort order, unless a column it sorts by got new values."""
+    def _remaining_order(self, candidate: Candidate) -> int | None:
+        """The file's sort order, unless a column that it sorts by gets new values."""
         order_id = candidate.live.file.sort_order_id
         metadata = self.scan.state.metadata
         order = metadata.sort_order_by_id(order_id) if order_id else None
@@ -254,22 +267,22 @@ class Rewriter:
 def row_count_mismatch(
     written: int, expected: int, files: Sequence[Candidate] = ()
 ) -> IcefloeError:
-    """The last check before a commit: rows written must be the rows that were there.
+    """The error for a statement that wrote more or fewer rows than it had to.
 
-    `files` are those whose rows, as the table's metadata counts them, had to come out.
+    `files` are those whose rows, as the table's metadata counts them, are `expected`.
     """
-    told = (
-        f"The statement wrote {written} rows where {expected} had to come out. Nothing was "
+    message = (
+        f"Row count check failed: wrote {written} rows, expected {expected}. Nothing was "
         "published. The table's deletes or row counts do not agree with its files"
     )
     if not files:
-        return IcefloeError(f"{told}.")
-    others = f" and {len(files) - _FILES_TOLD} more" if len(files) > _FILES_TOLD else ""
-    return StorageError(f"{told}: {', '.join(c.path for c in files[:_FILES_TOLD])}{others}.")
+        return IcefloeError(f"{message}.")
+    more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
+    return StorageError(f"{message}: {', '.join(c.path for c in files[:_SHOWN_FILES])}{more}.")
 
 
 # -------------------------------------------------------------------------------------------------
-# Copy-on-write of a MERGE in one job: files are rewritten and new rows written in the same tasks.
+# Copy-on-write of a MERGE in one job: the same tasks rewrite files and write new rows.
 
 _SPREAD = f"{columns.PREFIX}spread"
 _MOST_TASKS = 200
@@ -278,7 +291,7 @@ _SHUFFLE_TASKS = "spark.sql.shuffle.partitions"
 
 @dataclass(frozen=True, slots=True)
 class RewrittenAndAdded:
-    """Files written anew, new files, and the rows of files that tasks declined to rewrite."""
+    """Rewritten files, new files, and the rows to change of files that tasks declined."""
 
     rewritten: RewriteResult
     declined: Mapping[str, BitMap64]
@@ -287,10 +300,10 @@ class RewrittenAndAdded:
 
 @dataclass(frozen=True, slots=True)
 class FilesAndNewRows:
-    """The work: labelled rows with `carried` columns, `deletes` the actions that delete a row.
+    """A MERGE's labelled rows with `carried` columns; actions in `deletes` delete a row.
 
-    Without `adds` there are no new rows, and columns may be missing. New rows of a table without
-    partitions are spread over `new_tasks` tasks.
+    Without `adds` there are no new rows, and columns may be missing. New rows of an unpartitioned
+    table are spread over `new_tasks` tasks.
     """
 
     rewriter: Rewriter
@@ -301,7 +314,7 @@ class FilesAndNewRows:
     new_tasks: int
 
     def run(self, labelled: DataFrame) -> RewrittenAndAdded:
-        """Do it; one Spark job."""
+        """Rewrite the files and write the new rows; one Spark job."""
         scan = self.rewriter.scan
         written = written_names(scan.state)
         assigned = {
@@ -310,11 +323,12 @@ class FilesAndNewRows:
             if field.name in self.rewriter.assigned
         }
         plan = self.rewriter.plan(scan.candidates, assigned, columns.GONE)
-        results = run_task(self._laid_out(labelled), rewrite_and_add(plan, written, self.changes))
-        rewritten, declined = self.rewriter.rewritten(results)
-        return RewrittenAndAdded(rewritten, declined, written_rows(scan.state, results))
+        task = rewrite_and_add(plan, written, self.changes)
+        messages = run_task(self._clustered(labelled), task)
+        rewritten, declined = self.rewriter.rewritten(messages)
+        return RewrittenAndAdded(rewritten, declined, written_rows(scan.state, messages))
 
-    def _laid_out(self, rows: DataFrame) -> DataFrame:
+    def _clustered(self, rows: DataFrame) -> DataFrame:
         state = self.rewriter.scan.state
         is_new = F.col(columns.FILE).isNull()
         spec = state.metadata.spec()
@@ -343,5 +357,5 @@ class FilesAndNewRows:
 
 
 def _most_tasks(rows: DataFrame) -> int:
-    """Not far more than Spark is told to shuffle to."""
+    """At least the session's shuffle partitions."""
     return max(_MOST_TASKS, int(str(rows.sparkSession.conf.get(_SHUFFLE_TASKS))))

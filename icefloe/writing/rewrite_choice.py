@@ -1,4 +1,7 @@
-"""Whether a file can be rewritten where its rows are, and bytes of it copied, by its metadata."""
+"""Choices that a file's metadata allows before it is read.
+
+Whether a task can rewrite the file and copy bytes of it, and whether `auto` rewrites it.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,26 @@ from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate
 from icefloe.schema.partition_spec import source_path
 from icefloe.settings import AutoBy
-from icefloe.tasks.rewrite import is_cut_anew
+from icefloe.tasks.rewrite import is_split_by_rewrite
+
+log = logging.getLogger("icefloe")
+
+# Bytes copied in the time it takes to encode one: 16 to 36 were measured.
+_COPIED_PER_ENCODED = 16
 
 
 def why_through_spark(
     state: TableState, candidate: Candidate, assigned: Container[str]
 ) -> str | None:
-    """What keeps a file from being rewritten in place; None when nothing that is known now does.
+    """Why Spark has to rewrite a file; None if metadata shows no reason.
 
-    The file's own columns are looked at when it is read: they may still not be carried over.
+    The task that opens the file may still decline it because of its columns.
     """
     spec = state.metadata.spec()
     for field in spec.fields:
         source = source_path(state.schema, field.source_id)
         if source is None:
-            return f"the source column of partition field {field.name!r} is gone"
+            return f"the source column of partition field {field.name!r} was dropped"
         if source[0] in assigned:
             return f"new values of {'.'.join(source)!r} may move rows to other partitions"
     if candidate.live.spec_id != spec.spec_id:
@@ -39,37 +47,30 @@ def why_through_spark(
 def why_nothing_is_copied(
     state: TableState, candidate: Candidate, assigned: Container[str]
 ) -> str | None:
-    """What keeps bytes of a file from being copied; None when nothing that is known now does."""
+    """Why no bytes of a file can be copied; None if metadata shows no reason."""
     through = why_through_spark(state, candidate, assigned)
     if through is not None:
         return f"every row passes through Spark: {through}"
-    if is_cut_anew(candidate.live.size, state.settings.target_file_bytes):
-        return "every row is encoded again: it is larger than the table wants its files"
+    if is_split_by_rewrite(candidate.live.size, state.settings.target_file_bytes):
+        return "every row is encoded again: it is larger than the target file size"
     return None
 
 
-log = logging.getLogger("icefloe")
-
-
 # -------------------------------------------------------------------------------------------------
-# `auto`: from how many changed rows on a file is written anew, where fewer mean deletes.
-
-
-# How many bytes are copied in the time that one takes to encode: 16 to 36 were measured.
-_COPIED_PER_ENCODED = 16
+# `auto`: the threshold above which a file is rewritten instead of getting deletes.
 
 
 def is_rewritten(
     state: TableState, candidate: Candidate, assigned: Container[str], updated: int, deleted: int
 ) -> bool:
-    """Whether a file is written anew for so many changed rows; `assigned` have new values."""
+    """Whether a file is rewritten for so many changed rows; `assigned` columns get new values."""
     limit = rewritten_above(state, candidate, assigned, loses_rows=deleted > 0)
     rows = candidate.live.rows
     rewritten = updated + deleted > limit * max(1, rows)
     log.info(
-        "%s %s: %d of its %d rows go, the limit is %.3g",
+        "%s %s: %d of its %d rows change, the threshold is %.3g",
         candidate.path,
-        "is written anew" if rewritten else "gets deletes",
+        "is rewritten" if rewritten else "gets deletes",
         updated + deleted,
         rows,
         limit,
@@ -80,10 +81,11 @@ def is_rewritten(
 def rewritten_above(
     state: TableState, candidate: Candidate, assigned: Container[str], *, loses_rows: bool
 ) -> float:
-    """The part of a file's rows above which it is written anew.
+    """The fraction of a file's rows above which it is rewritten.
 
-    By bytes it is where writing the file anew costs as much as writing the new rows elsewhere:
-    assigned columns are encoded and the others copied, or that part of all columns is encoded.
+    By bytes, it is where rewriting the file costs as much as writing the new rows elsewhere: one
+    encodes the assigned columns and copies the others, the other encodes that fraction of all
+    columns.
     """
     limit = state.settings.auto_rewrite_fraction
     if state.settings.auto_by is AutoBy.ROWS or loses_rows or candidate.has_deletes:
@@ -92,6 +94,6 @@ def rewritten_above(
         return limit
     encoded = candidate.live.bytes_of(ids_of_columns(state.schema, assigned))
     if not encoded:
-        return limit  # nobody counted, or the file lacks a column
-    part = encoded / candidate.live.bytes_of_all
-    return min(limit, part + (1 - part) / _COPIED_PER_ENCODED)
+        return limit  # the manifest has no sizes, or the file lacks a column
+    fraction = encoded / candidate.live.bytes_of_all
+    return min(limit, fraction + (1 - fraction) / _COPIED_PER_ENCODED)

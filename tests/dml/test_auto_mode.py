@@ -165,8 +165,8 @@ def test_explain_tells_the_limit_and_the_choice_is_logged(wide, caplog):
     with caplog.at_level(logging.INFO, logger="icefloe"):
         update(table).execute()
 
-    (said,) = [r.getMessage() for r in caplog.records if "rows go" in r.getMessage()]
-    assert "is written anew: 80 of its 400 rows go" in said
+    (said,) = [r.getMessage() for r in caplog.records if "rows change" in r.getMessage()]
+    assert "is rewritten: 80 of its 400 rows change" in said
 
 
 def test_nothing_else_can_be_chosen_by(lake):

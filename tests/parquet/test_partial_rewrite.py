@@ -1,4 +1,4 @@
-"""Files put together from other files' bytes are read by everyone as if written anew."""
+"""Every reader reads a file assembled from bytes of other files as if it were written by PyArrow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from icefloe.parquet.footer import (
     open_buffer,
     open_parquet,
 )
-from icefloe.parquet.partial_rewrite import GroupChange, Surgery, cannot_copy
+from icefloe.parquet.partial_rewrite import GroupChange, PartialRewrite, cannot_copy
 from icefloe.parquet.thrift import Items, Kind, Struct, changed, items, value
 from support.parquet_check.check import problems
 from support.random_parquet import (
@@ -95,17 +95,17 @@ def spliced_of(
     changes: list[GroupChange],
     rows: pa.Table,
     names: dict[str, str] | None = None,
-) -> tuple[pa.Buffer, Surgery]:
-    """The file after surgery; `rows` are those it shall have, row groups full but for the last."""
+) -> tuple[pa.Buffer, PartialRewrite]:
+    """The file after a partial rewrite; `rows` are those it shall have, row groups full but for the last."""
     starts = [0, *accumulate(change.rows for change in changes)]
-    surgery = Surgery.plan(file, schema, names or {n: n for n in schema.names}, OPTIONS)
+    rewrite = PartialRewrite.plan(file, schema, names or {n: n for n in schema.names}, OPTIONS)
     sink = pa.BufferOutputStream()
-    surgery.run(
+    rewrite.run(
         sink,
         changes,
         lambda group, names: rows.slice(starts[group], changes[group].rows).select(names),
     )
-    return sink.getvalue(), surgery
+    return sink.getvalue(), rewrite
 
 
 def chunk_of(data: pa.Buffer, group: int, leaf: int) -> pq.ColumnChunkMetaData:
@@ -133,11 +133,11 @@ def test_ranges_that_follow_each_other_are_read_at_once(indexed):
     watched = open_parquet("source", source.size, read)
     reads.clear()
     changes = [GroupChange(100), GroupChange(100, frozenset({"n"})), GroupChange(100)]
-    data, surgery = spliced_of(watched, NUMBERS.schema, changes, NUMBERS)
+    data, rewrite = spliced_of(watched, NUMBERS.schema, changes, NUMBERS)
     # A whole row group, the columns beside `n`, a whole row group; all page indexes.
     assert len(reads) == 4 + indexed
     if not indexed:
-        assert sum(length for _, length in reads) == surgery.bytes_kept(changes)
+        assert sum(length for _, length in reads) == rewrite.bytes_to_copy(changes)
     assert problems("new", data) == []
 
 
@@ -151,7 +151,7 @@ def test_untouched_chunks_are_the_same_bytes_and_touched_ones_keep_codec_and_enc
     )
     rows = NUMBERS.set_column(1, "n", pa.array([7] * 300, pa.int64()))
     changes = [GroupChange(100), GroupChange(100, frozenset({"n"})), GroupChange(100)]
-    data, surgery = spliced_of(source, NUMBERS.schema, changes, rows)
+    data, rewrite = spliced_of(source, NUMBERS.schema, changes, rows)
     old = source.read(0, source.size)
     for group, leaf in ((0, 0), (0, 1), (1, 0), (1, 2), (2, 2)):
         before, after = (chunk_of(pa.py_buffer(d), group, leaf) for d in (old, data.to_pybytes()))
@@ -163,7 +163,7 @@ def test_untouched_chunks_are_the_same_bytes_and_touched_ones_keep_codec_and_enc
     assert (touched.compression, touched.statistics.min) == ("GZIP", 7)
     assert "DELTA_BINARY_PACKED" in touched.encodings
     assert not touched.has_dictionary_page
-    assert surgery.kept(changes) == [{"id", "n", "s"}, {"id", "s"}, {"id", "n", "s"}]
+    assert rewrite.copied_columns(changes) == [{"id", "n", "s"}, {"id", "s"}, {"id", "n", "s"}]
 
 
 def test_page_indexes_move_with_their_chunks():
@@ -186,10 +186,10 @@ def test_columns_that_are_encoded_anew_have_page_indexes_if_the_others_do(column
     source = source_of(old, write_page_index=indexed)
     names = {name: name for name in old.column_names}
     changes = [GroupChange(100), GroupChange(100, frozenset({"s"})), GroupChange(100)]
-    data, surgery = spliced_of(source, NUMBERS.schema, changes, NUMBERS, names)
+    data, rewrite = spliced_of(source, NUMBERS.schema, changes, NUMBERS, names)
     assert problems("new", data) == []
     assert pq.read_table(pa.BufferReader(data)).equals(NUMBERS)
-    assert surgery.kept(changes)[0] == {"id", "s"}
+    assert rewrite.copied_columns(changes)[0] == {"id", "s"}
     footer = pq.read_metadata(pa.BufferReader(data))
     chunks = [footer.row_group(g).column(c) for g in range(3) for c in range(3)]
     assert {chunk.has_offset_index for chunk in chunks} == {indexed}
@@ -205,9 +205,9 @@ def test_bloom_filters_move_with_their_chunks(tmp_path):
         file = open_file(path)
         schema = pq.read_schema(path)
         changes = [GroupChange(2048, frozenset({"n"}))] * 3 + [GroupChange(0)]
-        surgery = Surgery.plan(file, schema, {"k": "k", "n": "n"}, OPTIONS)
+        rewrite = PartialRewrite.plan(file, schema, {"k": "k", "n": "n"}, OPTIONS)
         with new.open("wb") as sink:
-            surgery.run(sink, changes, lambda group, names: rows.slice(0, 2048).select(names))
+            rewrite.run(sink, changes, lambda group, names: rows.slice(0, 2048).select(names))
         found = connection.sql(f"FROM parquet_metadata('{new}') WHERE bloom_filter_offset > 0")
         assert len(found.fetchall()) == 3
         for key, times in (("key 3", 31), ("key 4", 0), ("key 597", 30)):
@@ -286,14 +286,14 @@ def test_what_is_told_of_shapes_is_kept_until_they_may_have_changed(updated, kep
 def test_chunks_stay_only_where_the_column_is_the_same(before, after, copied):
     schema = pa.schema([pa.field("c", before)])
     file = source_of(schema.empty_table())
-    surgery = Surgery.plan(file, pa.schema([pa.field("c", after)]), {"c": "c"}, OPTIONS)
-    assert (surgery.columns[0].source is not None) == copied
+    rewrite = PartialRewrite.plan(file, pa.schema([pa.field("c", after)]), {"c": "c"}, OPTIONS)
+    assert (rewrite.columns[0].source is not None) == copied
 
 
 def test_a_required_column_is_another_one_than_an_optional_one():
     file = source_of(pa.schema([pa.field("c", pa.int32(), nullable=False)]).empty_table())
-    surgery = Surgery.plan(file, pa.schema([pa.field("c", pa.int32())]), {"c": "c"}, OPTIONS)
-    assert surgery.columns[0].source is None
+    rewrite = PartialRewrite.plan(file, pa.schema([pa.field("c", pa.int32())]), {"c": "c"}, OPTIONS)
+    assert rewrite.columns[0].source is None
 
 
 def test_a_column_whose_bounds_are_ordered_otherwise_is_encoded_anew():
@@ -302,8 +302,8 @@ def test_a_column_whose_bounds_are_ordered_otherwise_is_encoded_anew():
     orders[1] = {2: (Kind.STRUCT, {})}
     footer = changed(file.footer, {File.ORDERS: (Kind.LIST, Items(Kind.STRUCT, orders))})
     names = {name: name for name in NUMBERS.schema.names}
-    surgery = Surgery.plan(replace(file, footer=footer), NUMBERS.schema, names, OPTIONS)
-    assert [planned.source is None for planned in surgery.columns] == [False, True, False]
+    rewrite = PartialRewrite.plan(replace(file, footer=footer), NUMBERS.schema, names, OPTIONS)
+    assert [planned.source is None for planned in rewrite.columns] == [False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -408,8 +408,8 @@ def test_a_first_row_group_without_rows_tells_nothing_of_encodings():
     groups = (Kind.LIST, Items(Kind.STRUCT, [empty, *file.groups]))
     odd = replace(file, footer=changed(file.footer, {File.GROUPS: groups}))
     changes = [GroupChange(0), *[GroupChange(100, frozenset({"n"}))] * 3]
-    data, surgery = spliced_of(odd, NUMBERS.schema, changes, NUMBERS)
-    assert surgery.bytes_kept(changes) > 0
+    data, rewrite = spliced_of(odd, NUMBERS.schema, changes, NUMBERS)
+    assert rewrite.bytes_to_copy(changes) > 0
     assert chunk_of(data, 0, 1).compression == "GZIP"
     assert pq.read_table(pa.BufferReader(data)).equals(NUMBERS)
 
@@ -449,11 +449,11 @@ def test_files_that_spark_wrote(spark, tmp_path, codec, version):
     new = rows.set_column(1, rows.schema.field("n"), pa.array([77] * 6000, pa.int32()))
     starts = [0, *accumulate(counts)]
     target = tmp_path / "new.parquet"
-    surgery = Surgery.plan(file, rows.schema, {n: n for n in rows.schema.names}, OPTIONS)
-    kept = {planned.name for planned in surgery.columns if planned.source}
+    rewrite = PartialRewrite.plan(file, rows.schema, {n: n for n in rows.schema.names}, OPTIONS)
+    kept = {planned.name for planned in rewrite.columns if planned.source}
     assert kept >= {"id", "n", "s", "x", "t"}
     with target.open("wb") as sink:
-        surgery.run(
+        rewrite.run(
             sink,
             changes,
             lambda group, names: new.slice(starts[group], changes[group].rows).select(names),

@@ -1,4 +1,4 @@
-"""Surgery on a data file gives the rows and the metrics that writing it as a whole gives."""
+"""A partial rewrite of a data file gives the rows and metrics that encoding all of it gives."""
 
 from __future__ import annotations
 
@@ -51,10 +51,29 @@ from icefloe.parquet.splice import Splicer
 from icefloe.parquet.thrift import Items, Kind, Struct, changed, items, value
 from icefloe.tasks import rewrite
 from icefloe.tasks.arrow import column_metrics
-from icefloe.tasks.messages import NullInRequiredError, pack
-from icefloe.tasks.rewrite import FileToRewrite, Operation, RewritePlan, rewrite_file, rewrite_files
+from icefloe.tasks.messages import (
+    DeclinedFile,
+    NullInRequiredError,
+    RewrittenFile,
+    WrittenFile,
+    from_bytes,
+    pack,
+)
+from icefloe.tasks.rewrite import (
+    EditedFile,
+    FileToRewrite,
+    RewritePlan,
+    rewrite_file,
+    rewrite_files,
+)
 from icefloe.tasks.write import DataFileWriter, FileLayout
-from icefloe.writing.manifest_entries import build_data_file, carried_metrics, leaves
+from icefloe.writing.manifest_entries import (
+    EntryPlacement,
+    InheritedMetrics,
+    build_data_file,
+    inherited_metrics,
+    leaves,
+)
 from support.parquet_check.check import problems
 
 LOCAL = pafs.LocalFileSystem()
@@ -126,24 +145,18 @@ def metadata_of(schema: Schema) -> TableMetadata:
     )
 
 
-def entry(written: dict[str, Any], schema: Schema, **options: Any) -> DataFile:
-    metadata = metadata_of(schema)
-    return build_data_file(
-        written,
-        leaves(schema),
-        metadata,
-        partition=Record(),
-        spec_id=0,
-        sort_order_id=None,
-        **options,
-    )
+def entry(
+    written: WrittenFile, schema: Schema, inherited: InheritedMetrics | None = None
+) -> DataFile:
+    placement = EntryPlacement(Record(), spec_id=0, sort_order_id=None)
+    return build_data_file(written, leaves(schema), metadata_of(schema), placement, inherited)
 
 
 def first_file(folder: Path, rows: list[dict[str, Any]]) -> DataFile:
     writer = DataFileWriter(layout_of(folder, SCHEMA))
     writer.write(pa.Table.from_pylist(rows, schema=writer.layout.schema))
     writer.close()
-    (written,) = writer.results
+    (written,) = writer.files
     return entry(written, SCHEMA)
 
 
@@ -154,7 +167,7 @@ def rewritten(
     changes: pa.Table,
     assigned: dict[str, str],
     deleted: list[int],
-) -> tuple[DataFile | None, dict[str, Any]]:
+) -> tuple[DataFile | None, RewrittenFile]:
     path = old.file_path.removeprefix("file://")
     gone = pack(np.array(deleted, dtype=np.int64)) if deleted else None
     plan = RewritePlan(
@@ -163,14 +176,14 @@ def rewritten(
         file_column="file",
         pos_column="pos",
         assigned=assigned,
-        gone_column="gone",
+        delete_column="gone",
     )
-    result: dict[str, Any] = rewrite_file(plan, "uri", changes)
-    if not result["files"]:
+    result = rewrite_file(plan, "uri", changes)
+    assert isinstance(result, RewrittenFile)
+    if not result.replacements:
         return None, result
-    (written,) = result["files"]
-    carried = carried_metrics(written, old, schema, assigned)
-    return entry(written, schema, carried=carried), result
+    (written,) = result.replacements
+    return entry(written, schema, inherited_metrics(written, old, schema, assigned)), result
 
 
 def read(file: DataFile | None) -> str:
@@ -224,10 +237,9 @@ def compare(case: Any) -> None:
         folder = Path(name)
         old = first_file(folder, some_rows(count, seed))
         cut, result = rewritten(folder, old, schema, changes, assigned, deleted)
-        patch.setattr(Operation, "why_not", lambda self: "to compare")
+        patch.setattr(EditedFile, "why_not_copied", lambda self: "to compare")
         whole, plain = rewritten(folder, old, schema, changes, assigned, deleted)
-        counts = ("updated", "deleted", "copied")
-        assert [result[key] for key in counts] == [plain[key] for key in counts]
+        assert counts_of(result) == counts_of(plain)
         assert read(cut) == read(whole)
         if cut is None or whole is None:
             assert cut is whole
@@ -240,17 +252,21 @@ def compare(case: Any) -> None:
         if not deleted and not any(changes["gone"].to_pylist()):
             assert cut.nan_value_counts == whole.nan_value_counts
         for field, bound in whole.lower_bounds.items():
-            if may_be_told(cut.lower_bounds, field):
+            if may_have_bounds(cut.lower_bounds, field):
                 assert at_most(cut.lower_bounds[field], bound, field)
         for field, bound in whole.upper_bounds.items():
-            if may_be_told(cut.upper_bounds, field):
+            if may_have_bounds(cut.upper_bounds, field):
                 assert at_most(bound, cut.upper_bounds[field], field)
         footer = pq.read_metadata(cut.file_path.removeprefix("file://"))
         assert len(cut.split_offsets) == footer.num_row_groups
         assert cut.file_size_in_bytes == Path(cut.file_path.removeprefix("file://")).stat().st_size
 
 
-def may_be_told(bounds: dict[int, bytes], field: int) -> bool:
+def counts_of(result: RewrittenFile) -> tuple[int, int, int]:
+    return result.rows_updated, result.rows_deleted, result.rows_copied
+
+
+def may_have_bounds(bounds: dict[int, bytes], field: int) -> bool:
     """Bounds must be there, but of numbers that are all NaN in one of the row groups."""
     return field in bounds or field not in FLOATS
 
@@ -264,14 +280,14 @@ def at_most(one: bytes, other: bytes, field: int) -> bool:
 
 @FEW
 @given(edits())
-def test_surgery_gives_what_a_plain_rewrite_gives(case):
+def test_a_partial_rewrite_gives_what_a_plain_rewrite_gives(case):
     compare(case)
 
 
 @pytest.mark.slow
 @settings(FEW, max_examples=500, derandomize=False)
 @given(edits())
-def test_surgery_gives_what_a_plain_rewrite_gives_many_times(case):
+def test_a_partial_rewrite_gives_what_a_plain_rewrite_gives_many_times(case):
     compare(case)
 
 
@@ -292,9 +308,9 @@ def test_an_update_copies_all_but_the_chunks_of_its_column(tmp_path):
     old = first_file(tmp_path, rows)
     changes = changes_at([45, 47], v=[1000, None])
     new, result = rewritten(tmp_path, old, SCHEMA, changes, {"n": "v"}, [])
-    assert (result["whole"], result["updated"], result["copied"]) == (None, 2, 98)
-    (written,) = result["files"]
-    assert written["copied"]["whole"] == {"id", "x", "s", "inner", "many"}
+    assert (result.not_copied_because, counts_of(result)) == (None, (2, 0, 98))
+    (written,) = result.replacements
+    assert written.copied.whole == {"id", "x", "s", "inner", "many"}
     before, after = (chunks_of(f.file_path.removeprefix("file://"), 1) for f in (old, new))
     assert [g for g in range(5) if before[g] != after[g]] == [2]
     assert new.nan_value_counts == old.nan_value_counts
@@ -312,7 +328,7 @@ def test_a_delete_encodes_its_row_group_alone_and_counts_nan_exactly(tmp_path):
     )
     changes = changes_at([gone], gone=[True])
     new, result = rewritten(tmp_path, old, SCHEMA, changes, {}, [99])
-    assert result["whole"] is None
+    assert result.not_copied_because is None
     left = [row["x"] for i, row in enumerate(rows) if i not in (gone, 99)]
     assert new.nan_value_counts[3] == sum(x is not None and x != x for x in left)
     ids = pq.read_table(new.file_path.removeprefix("file://"))["id"].to_pylist()
@@ -336,7 +352,7 @@ def test_little_to_copy_is_written_as_a_whole(tmp_path, positions, assigned, why
     }
     changes = pa.table({"pos": touched, "gone": [not assigned] * len(touched), **values})
     _, result = rewritten(tmp_path, old, SCHEMA, changes, {n: f"new {n}" for n in assigned}, [])
-    assert why in result["whole"]
+    assert why in result.not_copied_because
 
 
 def test_a_null_in_a_required_column_stops_it_and_leaves_no_file(tmp_path):
@@ -402,7 +418,7 @@ def with_footer(path: Path, footer: Struct) -> None:
 
 def updated(
     path: Path, schema: Schema = PLAIN, column: str = "n", **known: Any
-) -> tuple[DataFile, dict[str, Any]]:
+) -> tuple[DataFile, RewrittenFile]:
     """The file with a new value in row 3."""
     old = DataFile.from_args(
         _table_format_version=3, file_path=f"file://{path}", **{**UNKNOWN, **known}
@@ -419,12 +435,12 @@ def test_a_row_group_that_is_large_once_decoded_is_not_held(tmp_path, monkeypatc
     monkeypatch.setattr(rewrite, "_MAX_DECODED_BYTES", 500)
     path = plain_file(tmp_path)
     new, result = updated(path, column="s")
-    assert result["whole"] == "a row group to encode is too large to be decoded at once"
+    assert result.not_copied_because == "a row group to encode is too large to be decoded at once"
     assert len(list(tmp_path.glob("*.parquet"))) == 2
     assert pq.read_table(new.file_path.removeprefix("file://"))["s"].to_pylist() == [
         "7" if i == 3 else text for i, text in enumerate(TEXTS)
     ]
-    assert updated(path, column="n")[1]["whole"] is None
+    assert updated(path, column="n")[1].not_copied_because is None
 
 
 def test_a_large_row_group_of_which_little_is_encoded_is_not_too_large(tmp_path, monkeypatch):
@@ -433,8 +449,8 @@ def test_a_large_row_group_of_which_little_is_encoded_is_not_too_large(tmp_path,
     sizes = [group.column(i).total_uncompressed_size for i in range(3)]
     assert sizes[1] < sizes[2] < group.total_byte_size
     monkeypatch.setattr(rewrite, "_MAX_GROUP_BYTES", sizes[1])
-    assert updated(path, column="n")[1]["whole"] is None
-    assert updated(path, column="s")[1]["whole"] == rewrite._TOO_LARGE
+    assert updated(path, column="n")[1].not_copied_because is None
+    assert updated(path, column="s")[1].not_copied_because == rewrite._TOO_LARGE
 
 
 def test_row_groups_of_columns_that_cannot_stay_are_not_too_large_either(tmp_path, monkeypatch):
@@ -444,9 +460,9 @@ def test_row_groups_of_columns_that_cannot_stay_are_not_too_large_either(tmp_pat
     old = DataFile.from_args(_table_format_version=3, file_path=f"file://{path}", **UNKNOWN)
     first = changes_at(list(range(50)), gone=[True] * 50)
     _, result = rewritten(tmp_path, old, Schema(*PLAIN.fields[:2]), first, {}, [])
-    assert result["whole"] is None
+    assert result.not_copied_because is None
     _, result = rewritten(tmp_path, old, promoted, first, {}, [])
-    assert "too large to be decoded at once" in result["whole"]
+    assert "too large to be decoded at once" in result.not_copied_because
 
 
 @pytest.mark.parametrize("zero", ["-0.0", "0.0"])
@@ -458,7 +474,7 @@ def test_bounds_at_zero_reach_both_zeros(tmp_path, zero):
             f"COPY (SELECT i AS id, '{zero}'::DOUBLE AS x FROM range(4096) t(i)) "
             f"TO '{path}' (FORMAT parquet, ROW_GROUP_SIZE 2048)"
         )
-    metrics = column_metrics(pq.read_metadata(path))["x"]
+    _, metrics = column_metrics(pq.read_metadata(path))
     assert [math.copysign(1, bound) for bound in (metrics.lower, metrics.upper)] == [-1, 1]
 
 
@@ -481,14 +497,14 @@ def test_bounds_that_were_cut_within_a_character_are_cut_before_it(tmp_path):
         groups.append(changed(group, {Group.COLUMNS: columns}))
     with_footer(path, changed(file.footer, {File.GROUPS: (Kind.LIST, Items(Kind.STRUCT, groups))}))
     new, result = updated(path)
-    assert result["whole"] is None
+    assert result.not_copied_because is None
     assert (new.lower_bounds[3], new.upper_bounds[3]) == (b"te", b"text!")
 
 
 def test_nulls_that_the_footer_does_not_count_are_known_from_the_old_entry(tmp_path):
     path = plain_file(tmp_path, write_statistics=["id"])
     new, result = updated(path, null_value_counts={2: 0, 3: 5})
-    assert result["whole"] is None
+    assert result.not_copied_because is None
     assert new.null_value_counts == {1: 0, 3: 5}
 
 
@@ -551,7 +567,7 @@ def test_a_byte_that_was_changed_anywhere_loses_no_row(tmp_path, seed):
             told += 1
             continue
         (other,) = (other for other in tmp_path.glob("*.parquet") if other != path)
-        assert (new.record_count, result["copied"]) == (200, 199)
+        assert (new.record_count, result.rows_copied) == (200, 199)
         before = read_if_sound(path)
         if before is not None:
             before["n"][3] = 7
@@ -590,7 +606,7 @@ def test_a_bloom_filter_outside_the_file_is_left_out(tmp_path):
     )
     with_footer(path, changed(file.footer, {File.GROUPS: (Kind.LIST, Items(Kind.STRUCT, groups))}))
     new, result = updated(path)
-    assert (result["whole"], new.record_count) == (None, 200)
+    assert (result.not_copied_because, new.record_count) == (None, 200)
     assert read(new) != "[]"
 
 
@@ -604,7 +620,8 @@ def why_declined(path: Path, schema: Schema) -> str:
         assigned={"n": "v"},
     )
     result = rewrite_file(plan, "uri", changes_at([3], v=pa.array([7], pa.int32())))
-    return str(result["declined"])
+    assert isinstance(result, DeclinedFile)
+    return result.reason
 
 
 def test_files_with_timestamps_of_96_bits_go_through_spark(tmp_path):
@@ -612,7 +629,7 @@ def test_files_with_timestamps_of_96_bits_go_through_spark(tmp_path):
     dated = Schema(*PLAIN.fields, NestedField(4, "t", TimestampType()))
     path = plain_file(tmp_path, dated, use_deprecated_int96_timestamps=True)
     assert "timestamps of 96 bits" in why_declined(path, dated)
-    assert updated(path, PLAIN)[1]["whole"] is None  # the table has dropped the column
+    assert updated(path, PLAIN)[1].not_copied_because is None  # the table has dropped the column
 
 
 def test_files_with_dates_of_the_old_calendar_go_through_spark(tmp_path):
@@ -656,10 +673,12 @@ def test_a_new_file_goes_where_the_plan_says(tmp_path):
         pos_column="pos",
     )
     changes = pa.table({"pos": [7]})
-    (written,) = rewrite_file(plan, "uri", changes)["files"]
+    result = rewrite_file(plan, "uri", changes)
+    assert isinstance(result, RewrittenFile)
+    (written,) = result.replacements
     (new,) = data.rglob("*.parquet")
     assert new.parent == data / "n=1"
-    assert written["path"] == f"file://{new}"
+    assert written.path == f"file://{new}"
     assert pq.read_metadata(new).num_rows == 199
 
 
@@ -684,10 +703,14 @@ def test_workers_need_nothing_of_ours(tmp_path):
         "sys.modules['icefloe'] = None\n"
         f"task = pickle.loads(pathlib.Path({str(packed)!r}).read_bytes())\n"
         "batch = pa.record_batch({'file': ['uri'], 'pos': [7]})\n"
-        "(told,) = task(iter([batch]))\n"
-        "print(pickle.loads(told.column(0)[0].as_py())['rewrite']['files'][0]['bytes_copied'])"
+        "(out,) = task(iter([batch]))\n"
+        "sys.stdout.buffer.write(out.column(0)[0].as_py())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True
+        [sys.executable, "-c", script], capture_output=True, cwd=tmp_path, check=True
     )
-    assert int(done.stdout) > 1000
+    message = from_bytes(done.stdout)
+    assert isinstance(message, RewrittenFile)
+    (written,) = message.replacements
+    assert written.copied.bytes > 1000
+    assert entry(written, SCHEMA).record_count == 99

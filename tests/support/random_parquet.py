@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from icefloe.parquet.footer import ParquetBytes, group_rows, open_parquet
-from icefloe.parquet.partial_rewrite import GroupChange, Spliced, Surgery
+from icefloe.parquet.partial_rewrite import GroupChange, PartialRewrite, SplicedFile
 
 PLENTY = settings(
     max_examples=400,
@@ -162,8 +162,8 @@ def open_file(path: Path) -> ParquetBytes:
     return open_parquet(str(path), len(data), lambda start, length: data[start : start + length])
 
 
-def operate(case: Case, source: Path, target: Path) -> tuple[Spliced, pa.Table]:
-    """Change the file by surgery; what was written, and the rows that should be in it."""
+def operate(case: Case, source: Path, target: Path) -> tuple[SplicedFile, pa.Table]:
+    """Change the file by a partial rewrite; what was written, and the rows that should be in it."""
     old = pq.ParquetFile(source).read()
     file = open_file(source)
     schema = _as_read(case, old.schema)
@@ -183,10 +183,10 @@ def operate(case: Case, source: Path, target: Path) -> tuple[Spliced, pa.Table]:
         part = after.slice(start, end - start).filter(pa.array(keep[start:end]))
         return part.select(names)
 
-    surgery = Surgery.plan(file, schema, case.names, _writer_options(case))
+    rewrite = PartialRewrite.plan(file, schema, case.names, _writer_options(case))
     with target.open("wb") as sink:
-        spliced = surgery.run(sink, changes, new_rows)
-    assert spliced.bytes_copied >= surgery.bytes_kept(changes)
+        spliced = rewrite.run(sink, changes, new_rows)
+    assert spliced.bytes_copied >= rewrite.bytes_to_copy(changes)
     return spliced, after.filter(pa.array(keep))
 
 

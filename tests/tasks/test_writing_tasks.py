@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from icefloe.tasks import old_file
-from icefloe.tasks.messages import ChangeColumns, PositionCollector, pack, unpack
+from icefloe.tasks.messages import (
+    ChangeColumns,
+    PositionCollector,
+    RowPositions,
+    TaskMessage,
+    WrittenFile,
+    from_bytes,
+    pack,
+    unpack,
+)
 from icefloe.tasks.new_versions import write_new_versions
 from icefloe.tasks.old_file import Edits
 from icefloe.tasks.rewrite import FileToRewrite, RewritePlan, rewrite_file
@@ -35,27 +43,27 @@ def layout(folder: Path, **changes) -> FileLayout:
     return FileLayout(**{**options, **changes})
 
 
-def results_of(batches) -> list[dict]:
-    return [pickle.loads(value) for batch in batches for value in batch.column(0).to_pylist()]
+def messages_of(batches) -> list[TaskMessage]:
+    return [from_bytes(encoded) for batch in batches for encoded in batch.column(0).to_pylist()]
 
 
 @pytest.mark.requirement("U28")
 def test_a_task_reports_its_files_and_positions(tmp_path):
     batch = pa.record_batch({"id": [1, 2, None], "f": ["a", "b", "a"], "p": [7, 8, 6]})
 
-    results = results_of(
-        write_rows(layout(tmp_path), ["id"], ChangeColumns("f", "p"))(iter([batch]))
-    )
+    task = write_rows(layout(tmp_path), ["id"], ChangeColumns("f", "p"))
+    messages = messages_of(task(iter([batch])))
 
-    (file,) = [r["file"] for r in results if "file" in r]
+    (file,) = [message for message in messages if isinstance(message, WrittenFile)]
     positions = {
-        path: unpack(packed).tolist()
-        for path, packed in (r["positions"] for r in results if "positions" in r)
+        message.file: unpack(message.packed).tolist()
+        for message in messages
+        if isinstance(message, RowPositions)
     }
-    assert file["rows"] == 3
-    assert file["columns"]["id"]["nulls"] == 1
+    assert file.rows == 3
+    assert [(column.path, column.nulls) for column in file.columns] == [("id", 1)]
     assert positions == {"a": [6, 7], "b": [8]}
-    assert pq.read_table(file["path"].removeprefix("file://")).column("id").to_pylist() == [
+    assert pq.read_table(file.path.removeprefix("file://")).column("id").to_pylist() == [
         1,
         2,
         None,
@@ -66,7 +74,7 @@ def test_a_task_reports_its_files_and_positions(tmp_path):
 def test_an_empty_batch_and_no_batch_write_nothing(tmp_path):
     empty = pa.record_batch({"id": pa.array([], pa.int64())})
     for batches in ([], [empty], [empty, empty]):
-        assert results_of(write_rows(layout(tmp_path), ["id"])(iter(batches))) == []
+        assert messages_of(write_rows(layout(tmp_path), ["id"])(iter(batches))) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -129,11 +137,11 @@ def test_a_file_is_rewritten_in_batches(tmp_path, monkeypatch):
     result = rewrite_file(plan, "u", changes)
 
     assert max(sizes) <= 10
-    assert (result["deleted"], result["copied"]) == (3, 95)
+    assert (result.rows_deleted, result.rows_copied) == (3, 95)
     kept = [
         value
-        for written in result["files"]
-        for value in pq.read_table(written["path"].removeprefix("file://"))["id"].to_pylist()
+        for written in result.replacements
+        for value in pq.read_table(written.path.removeprefix("file://"))["id"].to_pylist()
     ]
     assert kept == [i for i in range(100) if i not in (0, 1, 30, 60, 99)]
 
@@ -162,12 +170,12 @@ def test_new_row_versions_are_written_in_batches_from_another_file_system(tmp_pa
         for some in (chosen[:4], chosen[4:5], [], chosen[5:])
     ]
 
-    results = results_of(write_new_versions(plan)(iter(batches)))
+    messages = messages_of(write_new_versions(plan)(iter(batches)))
 
-    (written,) = [r["file"] for r in results if "file" in r]
-    (positions,) = [unpack(r["positions"][1]) for r in results if "positions" in r]
-    assert positions.tolist() == chosen
-    assert pq.read_table(written["path"].removeprefix("file://")).to_pydict() == {
+    (written,) = [message for message in messages if isinstance(message, WrittenFile)]
+    (positions,) = [message for message in messages if isinstance(message, RowPositions)]
+    assert unpack(positions.packed).tolist() == chosen
+    assert pq.read_table(written.path.removeprefix("file://")).to_pydict() == {
         "id": chosen,
         "n": [-p for p in chosen],
     }
