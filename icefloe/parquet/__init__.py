@@ -1,6 +1,6 @@
-"""Parquet files as bytes: footers read and written, column chunks taken from one file to another.
+"""Parquet files as bytes: read and write footers, copy column chunks from one file to another.
 
-Used inside Spark's workers, so what is here needs PyArrow only and is sent by value.
+Spark's workers use it, so it needs PyArrow only and is pickled by value.
 """
 
 from __future__ import annotations

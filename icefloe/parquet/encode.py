@@ -1,4 +1,4 @@
-"""Encode rows with PyArrow the way chunks of a file are encoded, as a Parquet file in memory."""
+"""Encode rows with PyArrow as the chunks of a file are encoded, to a Parquet file in memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from icefloe.parquet.fields import Chunk, Group, Meta, PageEncoding
 from icefloe.parquet.footer import ParquetBytes, group_rows, open_buffer
-from icefloe.parquet.schema import Column
+from icefloe.parquet.schema import SchemaColumn
 from icefloe.parquet.thrift import Struct, items, value
 
 ENCODED = "(encoded)"  # the path of every file in memory
@@ -39,12 +39,15 @@ def encode(rows: pa.Table, options: Options) -> ParquetBytes:
 
 
 def options_like(
-    file: ParquetBytes, columns: Sequence[tuple[Column, Column | None]], options: Options
+    file: ParquetBytes,
+    columns: Sequence[tuple[SchemaColumn, SchemaColumn | None]],
+    options: Options,
 ) -> dict[str, object]:
-    """Options that encode columns as the file's chunks are.
+    """Writer options that encode columns as the file's chunks are encoded.
 
-    `columns` are the columns to write, each with the file's column it is to be like; those without
-    one are encoded as `options` say. Page indexes are written for all where the file has some.
+    `columns` are the columns to write, each with the column of the file to imitate; those without
+    one are encoded according to `options`. Page indexes are written for all columns if the file has
+    any.
     """
     chunks = next((items(g, Group.COLUMNS) for g in file.groups if group_rows(g)), [])
     codecs: dict[str, object] = {}
@@ -52,14 +55,14 @@ def options_like(
     dictionary: list[str] = []
     encodings: dict[str, str] = {}
     version = "1.0"
-    wanted = str(options.get("compression", "snappy")).upper()
-    for column, like in columns:
+    default_codec = str(options.get("compression", "snappy")).upper()
+    for column, source in columns:
         for number, path in enumerate(column.paths):
             dotted = b".".join(path).decode()
-            chunk = chunks[like.first_leaf + number] if like and chunks else None
+            chunk = chunks[source.first_leaf + number] if source and chunks else None
             meta = value(chunk, Chunk.META) if chunk else {}
-            codecs[dotted] = _CODECS.get(value(meta, Meta.CODEC, -1), wanted)
-            if codecs[dotted] == wanted and "compression_level" in options:
+            codecs[dotted] = _CODECS.get(value(meta, Meta.CODEC, -1), default_codec)
+            if codecs[dotted] == default_codec and "compression_level" in options:
                 levels[dotted] = options["compression_level"]
             encoding = _own_encoding(meta)
             if encoding is None:
@@ -83,7 +86,7 @@ def options_like(
 
 
 def _own_encoding(meta: Struct) -> str | None:
-    """How a chunk without a dictionary is encoded ("" is plain); None when it may have one."""
+    """The encoding of a chunk without a dictionary ("" is plain); None if it may have one."""
     if not meta:
         return None
     if _overflowed(meta):
@@ -95,15 +98,16 @@ def _own_encoding(meta: Struct) -> str | None:
 
 
 def _overflowed(meta: Struct) -> bool:
-    """Whether a chunk's dictionary was given up: it has plain pages of data as well."""
+    """Whether the writer abandoned a chunk's dictionary: it has plain data pages as well."""
     return any(
-        value(told, PageEncoding.PAGE) in _DATA_PAGES
-        and value(told, PageEncoding.ENCODING) == _PLAIN
-        for told in items(meta, Meta.ENCODING_STATS)
+        value(stats, PageEncoding.PAGE) in _DATA_PAGES
+        and value(stats, PageEncoding.ENCODING) == _PLAIN
+        for stats in items(meta, Meta.ENCODING_STATS)
     )
 
 
 def _has_new_pages(meta: Struct) -> bool:
     return any(
-        value(told, PageEncoding.PAGE) == _DATA_PAGE_V2 for told in items(meta, Meta.ENCODING_STATS)
+        value(stats, PageEncoding.PAGE) == _DATA_PAGE_V2
+        for stats in items(meta, Meta.ENCODING_STATS)
     )

@@ -1,4 +1,4 @@
-"""The numbers of the fields of Parquet's footer, as its specification gives them."""
+"""Field numbers of the structures in a Parquet file, from the format's Thrift definition."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ class Meta:
 
 
 class Statistics:
-    """Statistics: of a chunk, or of a page."""
+    """Statistics, of a chunk or of a page."""
 
-    OLD_MOST = 1  # for types whose order is that of signed numbers
+    OLD_MOST = 1  # only for types that are ordered as signed numbers
     OLD_LEAST = 2
     NULLS = 3
     DISTINCT = 4
@@ -105,7 +105,7 @@ class Statistics:
 
 
 class Sizes:
-    """SizeStatistics: how many bytes the values have, and how many have each level."""
+    """SizeStatistics: the bytes of the values, and how many values have each level."""
 
     BYTES = 1
     REPETITION = 2

@@ -1,4 +1,4 @@
-"""A Parquet file as its footer and byte ranges, checked before anything is taken from it."""
+"""A Parquet file as its footer and byte ranges, checked before anything is copied from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from icefloe.parquet.fields import Chunk, File, Group, Meta, Sizes
-from icefloe.parquet.schema import Leaf, columns_of
+from icefloe.parquet.schema import LeafColumn, columns_of
 from icefloe.parquet.thrift import Struct, items, read_struct, value, write_struct
 
 MAGIC = b"PAR1"
@@ -21,23 +21,23 @@ Read = Callable[[int, int], bytes]  # offset and length -> bytes
 
 
 class DamagedFileError(ValueError):
-    """A file that is cut short, or whose footer contradicts itself or the table; with its path."""
+    """A file that is truncated, or whose footer contradicts itself or the table's metadata."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path} is damaged: {reason}")
 
 
 class EncryptedFileError(ValueError):
-    """A file whose bytes cannot be read without keys."""
+    """A file that cannot be read without keys."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} is an encrypted Parquet file")
 
 
-# How much is copied at once: far storage takes its time for every request, and what is near is
-# copied three times as fast by pieces that stay in the processor's cache.
-FAR = 8 * 1024 * 1024
-NEAR = 256 * 1024
+# Bytes to copy at once. Remote storage has a high cost per request; local files are copied three
+# times as fast in pieces that fit the processor's cache.
+REMOTE_PIECE = 8 * 1024 * 1024
+LOCAL_PIECE = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ParquetBytes:
     read: Read
     footer: Struct
     footer_at: int
-    piece: int = FAR  # bytes to copy at once
+    piece: int = REMOTE_PIECE  # bytes to copy at once
 
     @property
     def groups(self) -> Sequence[Struct]:
@@ -57,11 +57,11 @@ class ParquetBytes:
         return items(self.footer, File.GROUPS)
 
     def take(self, start: int, length: int) -> bytes:
-        """A range of bytes, all of it."""
+        """A range of bytes; raises DamagedFileError if the file ends before."""
         return _exactly(self.path, self.read, start, length)
 
 
-def open_parquet(path: str, size: int, read: Read, piece: int = FAR) -> ParquetBytes:
+def open_parquet(path: str, size: int, read: Read, piece: int = REMOTE_PIECE) -> ParquetBytes:
     """Read and check a file's footer; raises DamagedFileError or EncryptedFileError."""
     least = len(MAGIC) + _TAIL
     if size < least:
@@ -70,7 +70,7 @@ def open_parquet(path: str, size: int, read: Read, piece: int = FAR) -> ParquetB
     if tail[-4:] == _ENCRYPTED_MAGIC:
         raise EncryptedFileError(path)
     if tail[-4:] != MAGIC:
-        raise DamagedFileError(path, f"it ends with {bytes(tail[-4:])!r} where {MAGIC!r} has to be")
+        raise DamagedFileError(path, f"it ends with {bytes(tail[-4:])!r} instead of {MAGIC!r}")
     length = int.from_bytes(tail[-_TAIL:-4], "little")
     if length > size - least:
         raise DamagedFileError(path, f"a footer of {length} bytes does not fit in {size} bytes")
@@ -85,8 +85,8 @@ def open_parquet(path: str, size: int, read: Read, piece: int = FAR) -> ParquetB
         _check(file)
     except (DamagedFileError, EncryptedFileError):
         raise
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as wrong:
-        raise DamagedFileError(path, f"its footer cannot be read: {wrong}") from wrong
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedFileError(path, f"its footer cannot be read: {error}") from error
     return file
 
 
@@ -97,7 +97,7 @@ def open_buffer(path: str, buffer: pa.Buffer) -> ParquetBytes:
     def read(start: int, length: int) -> bytes:
         return bytes(view[start : start + length])
 
-    return open_parquet(path, len(view), read, NEAR)
+    return open_parquet(path, len(view), read, LOCAL_PIECE)
 
 
 def footer_bytes(footer: Struct) -> bytes:
@@ -107,7 +107,7 @@ def footer_bytes(footer: Struct) -> bytes:
 
 
 def chunk_range(chunk: Struct) -> tuple[int, int]:
-    """Where a column chunk begins, and its length."""
+    """The offset of a column chunk, and its length."""
     meta = value(chunk, Chunk.META)
     start = value(meta, Meta.DATA_PAGE)
     dictionary = value(meta, Meta.DICTIONARY_PAGE, 0)
@@ -119,21 +119,21 @@ def group_rows(group: Struct) -> int:
     return int(value(group, Group.ROWS))
 
 
-def check_rows(path: str, rows: int, told: int) -> None:
-    """Refuse a file that has more or fewer rows than the table's metadata says."""
-    if rows != told:
-        raise DamagedFileError(path, f"it has {rows} rows, the table says {told}")
+def check_rows(path: str, rows: int, expected: int) -> None:
+    """Raise DamagedFileError if a file has more or fewer rows than the table's metadata says."""
+    if rows != expected:
+        raise DamagedFileError(path, f"it has {rows} rows, the table's metadata says {expected}")
 
 
 def _exactly(path: str, read: Read, start: int, length: int) -> bytes:
-    taken = read(start, length)
-    if len(taken) != length:
+    data = read(start, length)
+    if len(data) != length:
         raise DamagedFileError(path, f"it ends within the bytes {start} to {start + length}")
-    return taken
+    return data
 
 
 def _check(file: ParquetBytes) -> None:
-    """What everything here relies on: a chunk of its type for every column, before the footer."""
+    """Check what the package relies on: each column has a chunk of its type, before the footer."""
     footer = file.footer
     if File.ENCRYPTION in footer:
         raise EncryptedFileError(file.path)
@@ -160,26 +160,26 @@ def _check(file: ParquetBytes) -> None:
         )
 
 
-def _check_chunk(file: ParquetBytes, chunk: Struct, leaf: Leaf, where: str) -> None:
+def _check_chunk(file: ParquetBytes, chunk: Struct, leaf: LeafColumn, where: str) -> None:
     if Chunk.CRYPTO in chunk or Chunk.ENCRYPTED in chunk:
         raise EncryptedFileError(file.path)
     if value(chunk, Chunk.FILE_PATH):
-        raise DamagedFileError(file.path, f"{where} lies in another file")
+        raise DamagedFileError(file.path, f"{where} is in another file")
     meta = value(chunk, Chunk.META)
     missing = [field for field in _REQUIRED if not isinstance(value(meta, field), int)]
     if missing:
         raise DamagedFileError(file.path, f"{where} lacks the fields {missing} of its metadata")
-    # PyArrow ends the process when it comes upon either of these in a footer.
+    # PyArrow crashes the process on a footer that fails either check.
     sizes = value(meta, Meta.SIZES, {})
     levels = len(items(sizes, Sizes.REPETITION)), len(items(sizes, Sizes.DEFINITION))
     if value(meta, Meta.TYPE) != leaf.type or not (
         levels[0] in (0, leaf.repetition + 1) and levels[1] in (0, leaf.definition + 1)
     ):
-        raise DamagedFileError(file.path, f"{where} is not of the type that the schema says")
+        raise DamagedFileError(file.path, f"{where} does not have the type that the schema says")
     start, length = chunk_range(chunk)
     if start < len(MAGIC) or length < 0 or start + length > file.footer_at:
         raise DamagedFileError(
             file.path,
-            f"{where} lies at the bytes {start} to {start + length}, outside the data "
+            f"{where} is at the bytes {start} to {start + length}, outside the data "
             f"(bytes {len(MAGIC)} to {file.footer_at})",
         )

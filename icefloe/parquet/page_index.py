@@ -1,4 +1,4 @@
-"""Page indexes of column chunks: read together, and encoded for the chunk's new place."""
+"""Page indexes of column chunks: read in few requests, and encoded for the chunk's new offset."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from icefloe.parquet.fields import Chunk, Group, Location, Meta, OffsetIndex
 from icefloe.parquet.footer import MAGIC, DamagedFileError, ParquetBytes, chunk_range
 from icefloe.parquet.thrift import (
     Items,
-    Kind,
     Struct,
+    ThriftType,
     changed,
     items,
     read_struct,
@@ -19,14 +19,14 @@ from icefloe.parquet.thrift import (
     write_struct,
 )
 
-_GAP = 4096  # bytes between indexes that are read rather than left out
+_GAP = 4096  # bytes between indexes that are read too rather than skipped
 _MAX_READ = 8 * 1024 * 1024
 _DELTA_BYTE_ARRAY = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Indexes:
-    """The page indexes of one chunk, encoded; none where the chunk has none that can be used."""
+    """The encoded page indexes of one chunk; None where it has none that can be used."""
 
     path: str
     columns: bytes | None = None
@@ -35,7 +35,7 @@ class Indexes:
 
 @dataclass(slots=True)
 class IndexReader:
-    """Reads the page indexes of a file; they lie together, and so take few reads."""
+    """Reads the page indexes of a file; they are adjacent, so few reads suffice."""
 
     file: ParquetBytes
     _runs: list[tuple[int, int]] = field(init=False)
@@ -45,9 +45,9 @@ class IndexReader:
         self._runs = _runs(self.file)
 
     def moved(self, chunk: Struct, delta: int) -> Indexes:
-        """The indexes of a chunk whose bytes are to lie `delta` bytes further on.
+        """The indexes of a chunk that moves by `delta` bytes.
 
-        None where they cannot be read: readers do without them.
+        Without indexes if they cannot be read: readers do not need them.
         """
         try:
             offsets = self._take(chunk, Chunk.OFFSET_INDEX)
@@ -62,13 +62,13 @@ class IndexReader:
             return Indexes(self.file.path)
 
     def _take(self, chunk: Struct, which: int) -> bytes | None:
-        place = _place(chunk, which)
-        if place is None:
+        index_range = _index_range(chunk, which)
+        if index_range is None:
             return None
-        start, end = place
+        start, end = index_range
         run = bisect_right(self._runs, (start, self.file.size)) - 1
         if run < 0 or self._runs[run][1] < end:
-            raise DamagedFileError(self.file.path, "a page index lies outside the data")
+            raise DamagedFileError(self.file.path, "a page index is outside the data")
         first, last = self._runs[run]
         if run not in self._read:
             self._read[run] = self.file.take(first, last - first)
@@ -76,17 +76,17 @@ class IndexReader:
 
 
 def miscounts_bytes(meta: Struct) -> bool:
-    """Whether it may be told wrongly how many bytes a chunk's values have.
+    """Whether the byte counts of a chunk's values may be wrong.
 
-    PyArrow counts the bytes that differ from the value before, where it encodes those alone.
+    With DELTA_BYTE_ARRAY, PyArrow counts only the bytes that differ from the value before.
     """
     return _DELTA_BYTE_ARRAY in items(meta, Meta.ENCODINGS)
 
 
 def _runs(file: ParquetBytes) -> list[tuple[int, int]]:
-    """Where the page indexes of a file are; those near each other are one range."""
+    """The byte ranges of a file's page indexes; those near each other are one range."""
     runs: list[tuple[int, int]] = []
-    for start, end in sorted(_places(file)):
+    for start, end in sorted(_index_ranges(file)):
         if runs and start - runs[-1][1] <= _GAP and end - runs[-1][0] <= _MAX_READ:
             runs[-1] = (runs[-1][0], max(end, runs[-1][1]))
         else:
@@ -94,17 +94,19 @@ def _runs(file: ParquetBytes) -> list[tuple[int, int]]:
     return runs
 
 
-def _places(file: ParquetBytes) -> Iterator[tuple[int, int]]:
+def _index_ranges(file: ParquetBytes) -> Iterator[tuple[int, int]]:
     for group in file.groups:
         for chunk in items(group, Group.COLUMNS):
             for which in (Chunk.OFFSET_INDEX, Chunk.COLUMN_INDEX):
-                place = _place(chunk, which)
-                if place and len(MAGIC) <= place[0] < place[1] <= file.footer_at:
-                    yield place
+                index_range = _index_range(chunk, which)
+                if index_range is not None:
+                    start, end = index_range
+                    if len(MAGIC) <= start < end <= file.footer_at:
+                        yield index_range
 
 
-def _place(chunk: Struct, which: int) -> tuple[int, int] | None:
-    """Where an index of a chunk begins and ends."""
+def _index_range(chunk: Struct, which: int) -> tuple[int, int] | None:
+    """The start and the end of an index of a chunk."""
     start, length = value(chunk, which), value(chunk, which + 1)
     if not isinstance(start, int) or not isinstance(length, int):
         return None
@@ -112,12 +114,14 @@ def _place(chunk: Struct, which: int) -> tuple[int, int] | None:
 
 
 def _moved_pages(index: Struct, chunk: tuple[int, int], delta: int) -> Struct:
-    """An offset index whose pages lie `delta` bytes further on."""
+    """An offset index whose pages moved by `delta` bytes."""
     start, length = chunk
     locations = []
-    for place in items(index, OffsetIndex.LOCATIONS):
-        at = value(place, Location.OFFSET)
-        if not start <= at < start + length:
-            raise ValueError(f"a page at byte {at} lies outside its chunk")
-        locations.append(changed(place, {Location.OFFSET: (Kind.I64, at + delta)}))
-    return changed(index, {OffsetIndex.LOCATIONS: (Kind.LIST, Items(Kind.STRUCT, locations))})
+    for location in items(index, OffsetIndex.LOCATIONS):
+        offset = value(location, Location.OFFSET)
+        if not start <= offset < start + length:
+            raise ValueError(f"a page at byte {offset} is outside its chunk")
+        locations.append(changed(location, {Location.OFFSET: (ThriftType.I64, offset + delta)}))
+    return changed(
+        index, {OffsetIndex.LOCATIONS: (ThriftType.LIST, Items(ThriftType.STRUCT, locations))}
+    )

@@ -1,8 +1,8 @@
 """Change some rows of a Parquet file and copy the rest of it as bytes.
 
-A row group without a change is copied. Where rows only get new values, the chunks of those columns
-are encoded again; where rows go, the row group is. A column whose chunks cannot stay (its type was
-promoted, or the file lacks it) is encoded in every row group.
+A row group without changes is copied. If its rows only get new values, the chunks of those columns
+are encoded again; if it loses rows, all its chunks are. A column whose chunks cannot be copied (its
+type was promoted, or the file lacks it) is encoded in every row group.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pyarrow as pa
 from icefloe.parquet.encode import Options, encode, options_like
 from icefloe.parquet.fields import File, Group, KeyValue, Sorting
 from icefloe.parquet.footer import ParquetBytes, chunk_range, group_rows
-from icefloe.parquet.schema import Column, columns_of, same_shape, schema_of
+from icefloe.parquet.schema import SchemaColumn, columns_of, same_shape, schema_of
 from icefloe.parquet.splice import ChunkFrom, GroupFrom, Sink, Splicer
-from icefloe.parquet.thrift import Items, Kind, Struct, changed, items, value
+from icefloe.parquet.thrift import Items, Struct, ThriftType, changed, items, value
 
-# Copies of the schema that other readers trust; wrong once a column is another one.
+# Copies of the schema that readers trust; wrong once the schema changes.
 _SCHEMA_KEYS = {
     b"ARROW:schema",
     b"pandas",
@@ -29,19 +29,19 @@ _SCHEMA_KEYS = {
     b"avro.schema",
     b"org.apache.spark.sql.parquet.row.metadata",
 }
-_GEO = b"geo"  # what GeoParquet tells of columns with shapes, their bounds too
-_TYPE_ORDER = 1  # of the ways to order bounds
+_GEO = b"geo"  # GeoParquet's metadata of geometry columns, with their bounds
+_TYPE_ORDER = 1  # the column order that follows the type
 _ARROW_SCHEMA = b"ARROW:schema"
-# Before 1.2.9, chunks with a dictionary are longer than they say.
+# Before 1.2.9, chunks with a dictionary are longer than their metadata says.
 _SHORT_CHUNKS = re.compile(rb"parquet-mr(?:$| version (?:0\.|1\.[01]\b|1\.2\.[0-8]\b))")
 
-# The rows of a row group as they are to be: its number, names of columns -> these columns.
+# Number of a row group, names of columns -> these columns of its rows, with the changes applied.
 NewRows = Callable[[int, Sequence[str]], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """What happens to a row group: how many rows it has then, which columns get new values."""
+    """The change to a row group: the rows it has afterwards, the columns that get new values."""
 
     rows: int
     updated: frozenset[str] = frozenset()
@@ -49,10 +49,10 @@ class GroupChange:
 
 @dataclass(frozen=True, slots=True)
 class PlannedColumn:
-    """A column of the new file, and the old file's column whose chunks it takes, if it can."""
+    """A column of the new file, and the old file's column whose chunks it can copy, if any."""
 
-    column: Column
-    source: Column | None
+    column: SchemaColumn
+    source: SchemaColumn | None
 
     @property
     def name(self) -> str:
@@ -62,17 +62,17 @@ class PlannedColumn:
 
 @dataclass(frozen=True, slots=True)
 class SplicedFile:
-    """A file that was put together."""
+    """A file that was assembled."""
 
     footer: Struct
     size: int
     bytes_copied: int
-    groups_copied: int  # row groups that are the old file's, all columns of them
+    groups_copied: int  # row groups of which every chunk was copied
 
 
 @dataclass(frozen=True, slots=True)
 class PartialRewrite:
-    """One file, and the schema that it gets; `options` are those of PyArrow's writer."""
+    """A file, and the schema of the file that replaces it; `options` are for PyArrow's writer."""
 
     file: ParquetBytes
     schema: pa.Schema
@@ -84,24 +84,24 @@ class PartialRewrite:
     def plan(
         file: ParquetBytes, schema: pa.Schema, names: Mapping[str, str], options: Options
     ) -> PartialRewrite:
-        """Decide which columns can be copied; `names` tells what the file calls a column."""
+        """Decide which columns can be copied; `names` maps column names to those in the file."""
         template = encode(schema.empty_table(), options)
-        have = {column.name: column for column in columns_of(file.footer)}
+        by_name = {column.name: column for column in columns_of(file.footer)}
         planned = []
-        for wanted in columns_of(template.footer):
-            source = have[names[wanted.name]] if wanted.name in names else None
-            if source is not None and same_shape(source, wanted) and _ordered(file, source):
-                planned.append(PlannedColumn(source.named(wanted.name), source))
+        for column in columns_of(template.footer):
+            source = by_name[names[column.name]] if column.name in names else None
+            if source is not None and same_shape(source, column) and _ordered(file, source):
+                planned.append(PlannedColumn(source.named(column.name), source))
             else:
-                planned.append(PlannedColumn(wanted, None))
+                planned.append(PlannedColumn(column, None))
         return PartialRewrite(file, schema, tuple(planned), template, options)
 
     def bytes_to_copy(self, changes: Sequence[GroupChange]) -> int:
-        """How many bytes of chunks would be copied."""
+        """How many bytes of chunks a run copies."""
         return sum(
             chunk_range(items(group, Group.COLUMNS)[leaf])[1]
             for group, change in zip(self.file.groups, changes, strict=True)
-            for planned in (self._kept(group, change) if change.rows else ())
+            for planned in (self._to_copy(group, change) if change.rows else ())
             if planned.source is not None
             for leaf in planned.source.leaves
         )
@@ -114,21 +114,21 @@ class PartialRewrite:
             if change.rows:
                 splicer.add(self._group(number, group, change, new_rows))
         footer = splicer.finish(self._footer(changes))
-        taken = splicer.taken.get(self.file.path, 0)
-        return SplicedFile(footer, splicer.size, taken, self._groups_kept(changes))
+        copied = splicer.copied.get(self.file.path, 0)
+        return SplicedFile(footer, splicer.size, copied, self._groups_copied(changes))
 
     def copied_columns(self, changes: Sequence[GroupChange]) -> list[frozenset[str]]:
         """The columns whose chunks are copied, for each row group."""
         return [
-            frozenset(planned.name for planned in self._kept(group, change))
+            frozenset(planned.name for planned in self._to_copy(group, change))
             for group, change in zip(self.file.groups, changes, strict=True)
         ]
 
-    def _groups_kept(self, changes: Sequence[GroupChange]) -> int:
-        kept = zip(changes, self.copied_columns(changes), strict=True)
-        return sum(change.rows > 0 and len(names) == len(self.columns) for change, names in kept)
+    def _groups_copied(self, changes: Sequence[GroupChange]) -> int:
+        copied = zip(changes, self.copied_columns(changes), strict=True)
+        return sum(change.rows > 0 and len(names) == len(self.columns) for change, names in copied)
 
-    def _kept(self, group: Struct, change: GroupChange) -> list[PlannedColumn]:
+    def _to_copy(self, group: Struct, change: GroupChange) -> list[PlannedColumn]:
         if change.rows != group_rows(group):
             return []
         return [p for p in self.columns if p.source is not None and p.name not in change.updated]
@@ -136,66 +136,69 @@ class PartialRewrite:
     def _group(
         self, number: int, group: Struct, change: GroupChange, new_rows: NewRows
     ) -> GroupFrom:
-        kept = {planned.name for planned in self._kept(group, change)}
-        fresh = [planned for planned in self.columns if planned.name not in kept]
-        encoded, places = None, {}
-        if fresh:
-            encoded = self._encoded(number, change.rows, fresh, new_rows)
-            places = {column.name: column for column in columns_of(encoded.footer)}
+        to_copy = {planned.name for planned in self._to_copy(group, change)}
+        to_encode = [planned for planned in self.columns if planned.name not in to_copy]
+        encoded, by_name = None, {}
+        if to_encode:
+            encoded = self._encoded(number, change.rows, to_encode, new_rows)
+            by_name = {column.name: column for column in columns_of(encoded.footer)}
         chunks = []
         for planned in self.columns:
-            if planned.name in kept and planned.source is not None:
+            if planned.name in to_copy and planned.source is not None:
                 chunks += [ChunkFrom(self.file, number, leaf) for leaf in planned.source.leaves]
             elif encoded is not None:
-                leaves = places[planned.name].leaves
+                leaves = by_name[planned.name].leaves
                 chunks += [ChunkFrom(encoded, 0, leaf) for leaf in leaves]
         return GroupFrom(change.rows, chunks, group, self._sorting(group, change))
 
     def _encoded(
-        self, number: int, rows: int, fresh: Sequence[PlannedColumn], new_rows: NewRows
+        self, number: int, rows: int, to_encode: Sequence[PlannedColumn], new_rows: NewRows
     ) -> ParquetBytes:
-        names = [planned.name for planned in fresh]
+        names = [planned.name for planned in to_encode]
         schema = pa.schema([self.schema.field(name) for name in names])
-        like = options_like(self.file, [(p.column, p.source) for p in fresh], self.options)
-        encoded = encode(new_rows(number, names).cast(schema), like)
+        sources = [(planned.column, planned.source) for planned in to_encode]
+        options = options_like(self.file, sources, self.options)
+        encoded = encode(new_rows(number, names).cast(schema), options)
         if [group_rows(group) for group in encoded.groups] != [rows]:
             raise ValueError(f"row group {number} of {self.file.path} did not get {rows} rows")
         return encoded
 
     def _sorting(self, group: Struct, change: GroupChange) -> list[Struct]:
-        """The columns a row group stays sorted by: up to the first that got new values."""
-        places: dict[int, int] = {}
+        """The columns that a row group stays sorted by: up to the first that gets new values."""
+        new_leaves: dict[int, int] = {}  # by the leaf's number in the old file
         at = 0
         for planned in self.columns:
             if planned.source is not None and planned.name not in change.updated:
                 leaves = planned.source.leaves
-                places.update(zip(leaves, range(at, at + len(leaves)), strict=True))
+                new_leaves.update(zip(leaves, range(at, at + len(leaves)), strict=True))
             at += len(planned.column.paths)
-        kept: list[Struct] = []
+        sorted_by: list[Struct] = []
         for sorting in items(group, Group.SORTING):
-            place = places.get(value(sorting, Sorting.LEAF))
-            if place is None:
+            leaf = new_leaves.get(value(sorting, Sorting.LEAF))
+            if leaf is None:
                 break
-            kept.append(changed(sorting, {Sorting.LEAF: (Kind.I32, place)}))
-        return kept
+            sorted_by.append(changed(sorting, {Sorting.LEAF: (ThriftType.I32, leaf)}))
+        return sorted_by
 
     def _footer(self, changes: Sequence[GroupChange]) -> Struct:
-        """The old footer with the new columns; row groups come later."""
+        """The old footer with the new columns; the splicer adds the row groups."""
         old = self.file.footer
         schema = schema_of(items(old, File.SCHEMA)[0], [planned.column for planned in self.columns])
         updated = frozenset(name for change in changes for name in change.updated)
-        facts = self._key_values(updated)
+        entries = self._key_values(updated)
         return changed(
             old,
             {
-                File.SCHEMA: (Kind.LIST, schema),
-                File.KEY_VALUES: (Kind.LIST, Items(Kind.STRUCT, facts)) if facts else None,
+                File.SCHEMA: (ThriftType.LIST, schema),
+                File.KEY_VALUES: (ThriftType.LIST, Items(ThriftType.STRUCT, entries))
+                if entries
+                else None,
                 File.ORDERS: self._orders(),
             },
         )
 
-    def _orders(self) -> tuple[Kind, Items] | None:
-        """How each leaf's bounds are ordered, where the old file tells."""
+    def _orders(self) -> tuple[ThriftType, Items] | None:
+        """How each leaf's bounds are ordered, if the old file says so."""
         old = items(self.file.footer, File.ORDERS)
         new = iter(items(self.template.footer, File.ORDERS))
         if not old:
@@ -204,45 +207,45 @@ class PartialRewrite:
         for planned in self.columns:
             own = [next(new) for _ in planned.column.paths]
             orders += [old[leaf] for leaf in planned.source.leaves] if planned.source else own
-        return Kind.LIST, Items(Kind.STRUCT, orders)
+        return ThriftType.LIST, Items(ThriftType.STRUCT, orders)
 
     def _key_values(self, updated: Collection[str]) -> list[Struct]:
-        """The old file's key-value metadata, without what is no longer right.
+        """The old file's key-value metadata, without entries that are no longer right.
 
-        Copies of the schema are kept if that is the same, and what is told of shapes if besides no
-        column that may hold some got new values.
+        Copies of the schema stay if the schema does. GeoParquet's entry stays if also no column
+        that may hold geometries gets new values.
         """
         old = items(self.file.footer, File.KEY_VALUES)
-        if any(_may_hold_shapes(self.schema.field(name).type) for name in updated):
+        if any(_may_hold_geometries(self.schema.field(name).type) for name in updated):
             old = [entry for entry in old if value(entry, KeyValue.KEY) != _GEO]
         before = [column.elements for column in columns_of(self.file.footer)]
         if before == [planned.column.elements for planned in self.columns]:
             return list(old)
         had_arrow = any(value(entry, KeyValue.KEY) == _ARROW_SCHEMA for entry in old)
-        wrong = {*_SCHEMA_KEYS, _GEO}
-        kept = [entry for entry in old if value(entry, KeyValue.KEY) not in wrong]
-        fresh = [
+        outdated = {*_SCHEMA_KEYS, _GEO}
+        unchanged = [entry for entry in old if value(entry, KeyValue.KEY) not in outdated]
+        arrow_schema = [
             entry
             for entry in items(self.template.footer, File.KEY_VALUES)
             if had_arrow and value(entry, KeyValue.KEY) == _ARROW_SCHEMA
         ]
-        return kept + fresh
+        return unchanged + arrow_schema
 
 
-def _may_hold_shapes(kind: pa.DataType) -> bool:
-    """Whether GeoParquet's shapes come in columns of this type."""
+def _may_hold_geometries(kind: pa.DataType) -> bool:
+    """Whether GeoParquet stores geometries in columns of this type."""
     binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     return bool(binary or pa.types.is_nested(kind))
 
 
-def _ordered(file: ParquetBytes, column: Column) -> bool:
-    """Whether a column's bounds are ordered by its type, as ours are, or its file does not tell."""
+def _ordered(file: ParquetBytes, column: SchemaColumn) -> bool:
+    """Whether a column's bounds follow the order of its type, or the file does not say."""
     orders = items(file.footer, File.ORDERS)
     return not orders or all(_TYPE_ORDER in orders[leaf] for leaf in column.leaves)
 
 
 def cannot_copy(file: ParquetBytes) -> str | None:
-    """Why chunks of a file cannot be taken as bytes; None when they can."""
+    """Why chunks of a file cannot be copied as bytes; None if they can."""
     writer = value(file.footer, File.CREATED_BY, b"")
     if _SHORT_CHUNKS.match(writer):
         return f"{writer.decode()} wrote wrong lengths of column chunks"

@@ -1,4 +1,4 @@
-"""A footer's schema as columns: what has to agree for a chunk to be put in another's place."""
+"""A footer's schema as columns, and whether chunks of one can replace chunks of another."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from icefloe.parquet.fields import Element, File
-from icefloe.parquet.thrift import Items, Kind, Struct, changed, items, value
+from icefloe.parquet.thrift import Items, Struct, ThriftType, changed, items, value
 
 _INT32, _INT64, _FIXED = 1, 2, 7
 _REQUIRED, _REPEATED = 0, 2
 _MILLIS, _MICROS = ((1, ()),), ((2, ()),)
 _DECIMAL, _INTEGER = 5, 10
-# What the older annotations mean in terms of the newer ones.
+# Converted types (the older annotations) as logical types (the newer ones).
 _CONVERTED: dict[int, tuple[Any, ...]] = {
     0: (1, ()),
     1: (2, ()),
@@ -38,23 +38,23 @@ _PLAIN_INTEGERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
-    """A column that has values of its own."""
+class LeafColumn:
+    """A column that holds values."""
 
     path: tuple[bytes, ...]
-    type: int | None  # the physical one
-    repetition: int = 0  # the highest level
+    type: int | None  # the physical type
+    repetition: int = 0  # the maximum level
     definition: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A top-level column: its part of the schema, and which leaf columns it has."""
+class SchemaColumn:
+    """A top-level column: its part of the schema, and its leaf columns."""
 
     name: str
     elements: tuple[Struct, ...]
     first_leaf: int
-    values: tuple[Leaf, ...]
+    values: tuple[LeafColumn, ...]
 
     @property
     def leaves(self) -> range:
@@ -69,41 +69,41 @@ class Column:
     @property
     def field_id(self) -> int | None:
         """The field id of the column."""
-        found: int | None = value(self.elements[0], Element.FIELD_ID)
-        return found
+        number: int | None = value(self.elements[0], Element.FIELD_ID)
+        return number
 
-    def named(self, name: str) -> Column:
+    def named(self, name: str) -> SchemaColumn:
         """The same column under another name."""
         top = name.encode()
-        first = changed(self.elements[0], {Element.NAME: (Kind.BINARY, top)})
+        first = changed(self.elements[0], {Element.NAME: (ThriftType.BINARY, top)})
         values = tuple(replace(leaf, path=(top, *leaf.path[1:])) for leaf in self.values)
-        return Column(name, (first, *self.elements[1:]), self.first_leaf, values)
+        return SchemaColumn(name, (first, *self.elements[1:]), self.first_leaf, values)
 
 
-def columns_of(footer: Struct) -> list[Column]:
-    """The top-level columns, in their order."""
+def columns_of(footer: Struct) -> list[SchemaColumn]:
+    """The top-level columns, in order."""
     elements = items(footer, File.SCHEMA)
-    found: list[Column] = []
+    columns: list[SchemaColumn] = []
     at, leaf = 1, 0
     while at < len(elements):
-        end, values = _walk(elements, at, Leaf((), None))
+        end, values = _walk(elements, at, LeafColumn((), None))
         name = value(elements[at], Element.NAME).decode()
-        found.append(Column(name, tuple(elements[at:end]), leaf, tuple(values)))
+        columns.append(SchemaColumn(name, tuple(elements[at:end]), leaf, tuple(values)))
         at, leaf = end, leaf + len(values)
-    return found
+    return columns
 
 
-def schema_of(root: Struct, columns: Sequence[Column]) -> Items:
+def schema_of(root: Struct, columns: Sequence[SchemaColumn]) -> Items:
     """The schema of a file with these columns."""
-    top = changed(root, {Element.CHILDREN: (Kind.I32, len(columns))})
-    return Items(Kind.STRUCT, [top, *(element for c in columns for element in c.elements)])
+    top = changed(root, {Element.CHILDREN: (ThriftType.I32, len(columns))})
+    return Items(ThriftType.STRUCT, [top, *(element for c in columns for element in c.elements)])
 
 
-def same_shape(one: Column, other: Column) -> bool:
-    """Whether chunks of one column can stand where chunks of the other are.
+def same_shape(one: SchemaColumn, other: SchemaColumn) -> bool:
+    """Whether chunks of one column can replace chunks of the other.
 
-    The columns' own names and field ids may differ, nothing else: neither the physical types, nor
-    what may be NULL or repeated at any level, nor what the values mean.
+    Only the columns' own names and field ids may differ: neither the physical types, nor what may
+    be NULL or repeated at any level, nor the logical types.
     """
     return len(one.elements) == len(other.elements) and all(
         _shape(a) == _shape(b) and (at == 0 or a[Element.NAME] == b[Element.NAME])
@@ -111,11 +111,11 @@ def same_shape(one: Column, other: Column) -> bool:
     )
 
 
-def _walk(elements: Sequence[Struct], at: int, above: Leaf) -> tuple[int, list[Leaf]]:
-    """Where the subtree at `at` ends, and its leaves."""
+def _walk(elements: Sequence[Struct], at: int, above: LeafColumn) -> tuple[int, list[LeafColumn]]:
+    """The end of the subtree at `at`, and its leaf columns."""
     element = elements[at]
     repetition = value(element, Element.REPETITION, 0)
-    found = Leaf(
+    node = LeafColumn(
         (*above.path, value(element, Element.NAME)),
         value(element, Element.TYPE),
         above.repetition + (repetition == _REPEATED),
@@ -123,11 +123,11 @@ def _walk(elements: Sequence[Struct], at: int, above: Leaf) -> tuple[int, list[L
     )
     children = value(element, Element.CHILDREN, 0)
     if not children:
-        return at + 1, [found]
-    leaves: list[Leaf] = []
+        return at + 1, [node]
+    leaves: list[LeafColumn] = []
     at += 1
     for _ in range(children):
-        at, below = _walk(elements, at, found)
+        at, below = _walk(elements, at, node)
         leaves += below
     return at, leaves
 
@@ -137,14 +137,14 @@ def _shape(element: Struct) -> tuple[Any, ...]:
     length = value(element, Element.LENGTH) if physical == _FIXED else None
     repetition = value(element, Element.REPETITION, 0)
     children = value(element, Element.CHILDREN, 0)
-    meaning = None if children else _meaning(element)
-    if (physical, meaning) in _PLAIN_INTEGERS:
-        meaning = None
-    return physical, length, repetition, children, meaning
+    logical = None if children else _logical_type(element)
+    if (physical, logical) in _PLAIN_INTEGERS:
+        logical = None
+    return physical, length, repetition, children, logical
 
 
-def _meaning(element: Struct) -> Any:
-    """A leaf's logical type, however it is annotated."""
+def _logical_type(element: Struct) -> Any:
+    """A leaf's logical type, from either annotation."""
     logical = value(element, Element.LOGICAL)
     if logical:
         ((branch, (_, details)),) = logical.items()
@@ -157,8 +157,8 @@ def _meaning(element: Struct) -> Any:
 
 
 def _plain(struct: Struct) -> tuple[Any, ...]:
-    """A structure as nested tuples, to be compared."""
+    """A structure as nested tuples, for comparison."""
     return tuple(
-        (number, _plain(content) if kind == Kind.STRUCT else content)
+        (number, _plain(content) if kind == ThriftType.STRUCT else content)
         for number, (kind, content) in sorted(struct.items())
     )

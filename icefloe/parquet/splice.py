@@ -1,8 +1,8 @@
-"""Put column chunks of several Parquet files together as one file, as the bytes they are.
+"""Assemble a Parquet file from column chunks of other files, copied as bytes.
 
-Row groups are written one after the other, so that the target may be a stream. Bloom filters follow
-their row group, page indexes come before the footer; both are carried with their chunks. A file has
-page indexes of all its chunks or of none: some readers refuse it otherwise.
+Row groups are written in order, so the target may be a stream. Bloom filters follow their row
+group, page indexes precede the footer; both are copied with their chunks. A file has page indexes
+for all its chunks or for none: some readers refuse it otherwise.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, Protocol
 from icefloe.parquet.fields import Chunk, File, Group, Meta, Sizes
 from icefloe.parquet.footer import MAGIC, ParquetBytes, chunk_range, footer_bytes
 from icefloe.parquet.page_index import Indexes, IndexReader, miscounts_bytes
-from icefloe.parquet.thrift import Items, Kind, Struct, changed, items, value
+from icefloe.parquet.thrift import Items, Struct, ThriftType, changed, items, value
 
 _MAX_ORDINAL = 32_767
 
 
 class Sink(Protocol):
-    """Where bytes go."""
+    """A stream to write to."""
 
     def write(self, data: bytes, /) -> object:
         """Append bytes."""
@@ -29,7 +29,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChunkFrom:
-    """A column chunk of some file."""
+    """A column chunk of a file."""
 
     file: ParquetBytes
     group: int
@@ -37,23 +37,23 @@ class ChunkFrom:
 
     @property
     def struct(self) -> Struct:
-        """What the file's footer says of it."""
-        found: Struct = items(self.file.groups[self.group], Group.COLUMNS)[self.leaf]
-        return found
+        """The chunk's description in the file's footer."""
+        chunk: Struct = items(self.file.groups[self.group], Group.COLUMNS)[self.leaf]
+        return chunk
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFrom:
-    """A row group to write: the chunk of every leaf column, and the group it is like otherwise."""
+    """A row group to write: a chunk for every leaf column, and the group to take the rest from."""
 
     rows: int
     chunks: Sequence[ChunkFrom]
-    like: Struct
+    template: Struct
     sorting: Sequence[Struct] = ()
 
 
 class Splicer:
-    """Writes row groups made of other files' chunks; counts the bytes taken from each file."""
+    """Writes row groups from chunks of other files; counts the bytes copied from each file."""
 
     def __init__(self, sink: Sink, paths: Sequence[Sequence[bytes]]) -> None:
         """Start a file whose leaf columns have these paths."""
@@ -64,7 +64,7 @@ class Splicer:
         self._readers: dict[str, IndexReader] = {}
         self._pending: tuple[ParquetBytes, int, int] | None = None
         self.size = 0
-        self.taken: dict[str, int] = {}  # bytes by the path of the file they came from
+        self.copied: dict[str, int] = {}  # bytes by the path of the file they are from
         self._write(MAGIC)
 
     def add(self, group: GroupFrom) -> None:
@@ -88,17 +88,17 @@ class Splicer:
         ordinal = len(self._groups)
         self._groups.append(
             changed(
-                group.like,
+                group.template,
                 {
-                    Group.COLUMNS: (Kind.LIST, Items(Kind.STRUCT, chunks)),
-                    Group.BYTES: (Kind.I64, sum(value(m, Meta.UNCOMPRESSED) for m in metas)),
-                    Group.ROWS: (Kind.I64, group.rows),
-                    Group.SORTING: (Kind.LIST, Items(Kind.STRUCT, group.sorting))
+                    Group.COLUMNS: (ThriftType.LIST, Items(ThriftType.STRUCT, chunks)),
+                    Group.BYTES: (ThriftType.I64, sum(value(m, Meta.UNCOMPRESSED) for m in metas)),
+                    Group.ROWS: (ThriftType.I64, group.rows),
+                    Group.SORTING: (ThriftType.LIST, Items(ThriftType.STRUCT, group.sorting))
                     if group.sorting
                     else None,
-                    Group.OFFSET: (Kind.I64, start),
-                    Group.COMPRESSED: (Kind.I64, compressed),
-                    Group.ORDINAL: (Kind.I16, ordinal) if ordinal <= _MAX_ORDINAL else None,
+                    Group.OFFSET: (ThriftType.I64, start),
+                    Group.COMPRESSED: (ThriftType.I64, compressed),
+                    Group.ORDINAL: (ThriftType.I16, ordinal) if ordinal <= _MAX_ORDINAL else None,
                 },
             )
         )
@@ -107,15 +107,15 @@ class Splicer:
         """Write the page indexes and the footer, which is `footer` with these row groups."""
         chunks = [chunk for group in self._groups for chunk in items(group, Group.COLUMNS)]
         indexes = self._indexes
-        if any(found.offsets is None for found in indexes):
-            indexes = [Indexes(found.path) for found in indexes]
+        if any(index.offsets is None for index in indexes):
+            indexes = [Indexes(index.path) for index in indexes]
         chunks = [
-            changed(chunk, self._index(found.columns, Chunk.COLUMN_INDEX, found.path))
-            for chunk, found in zip(chunks, indexes, strict=True)
+            changed(chunk, self._index(index.columns, Chunk.COLUMN_INDEX, index.path))
+            for chunk, index in zip(chunks, indexes, strict=True)
         ]
         chunks = [
-            changed(chunk, self._index(found.offsets, Chunk.OFFSET_INDEX, found.path))
-            for chunk, found in zip(chunks, indexes, strict=True)
+            changed(chunk, self._index(index.offsets, Chunk.OFFSET_INDEX, index.path))
+            for chunk, index in zip(chunks, indexes, strict=True)
         ]
         width = len(self._paths)
         groups = [
@@ -123,8 +123,8 @@ class Splicer:
                 group,
                 {
                     Group.COLUMNS: (
-                        Kind.LIST,
-                        Items(Kind.STRUCT, chunks[number * width : (number + 1) * width]),
+                        ThriftType.LIST,
+                        Items(ThriftType.STRUCT, chunks[number * width : (number + 1) * width]),
                     )
                 },
             )
@@ -134,42 +134,48 @@ class Splicer:
         written = changed(
             footer,
             {
-                File.ROWS: (Kind.I64, rows),
-                File.GROUPS: (Kind.LIST, Items(Kind.STRUCT, groups)),
+                File.ROWS: (ThriftType.I64, rows),
+                File.GROUPS: (ThriftType.LIST, Items(ThriftType.STRUCT, groups)),
             },
         )
         self._write(footer_bytes(written))
         return written
 
     def _index_reader(self, file: ParquetBytes) -> IndexReader:
-        """The reader of a file's page indexes; of files in memory, all of one path, the last's."""
-        found = self._readers.get(file.path)
-        if found is None or found.file is not file:
-            found = self._readers[file.path] = IndexReader(file)
-        return found
+        """The reader of a file's page indexes; files in memory share a path, and the last wins."""
+        reader = self._readers.get(file.path)
+        if reader is None or reader.file is not file:
+            reader = self._readers[file.path] = IndexReader(file)
+        return reader
 
     def _with_bloom(self, chunk: Struct, origin: ChunkFrom) -> Struct:
-        """Write a chunk's Bloom filter; one of unknown length, or of no place, is left out."""
+        """Write a chunk's Bloom filter; one without a valid offset and length is left out."""
         meta = value(chunk, Chunk.META)
         start, length = value(meta, Meta.BLOOM), value(meta, Meta.BLOOM_LENGTH)
-        placed: dict[int, tuple[Kind, int] | None] = {Meta.BLOOM: None, Meta.BLOOM_LENGTH: None}
+        fields: dict[int, tuple[ThriftType, int] | None] = {
+            Meta.BLOOM: None,
+            Meta.BLOOM_LENGTH: None,
+        }
         if _is_inside(origin.file, start, length):
-            placed = {Meta.BLOOM: (Kind.I64, self.size), Meta.BLOOM_LENGTH: (Kind.I32, length)}
+            fields = {
+                Meta.BLOOM: (ThriftType.I64, self.size),
+                Meta.BLOOM_LENGTH: (ThriftType.I32, length),
+            }
             self._copy(origin.file, start, length)
-        return changed(chunk, {Chunk.META: (Kind.STRUCT, changed(meta, placed))})
+        return changed(chunk, {Chunk.META: (ThriftType.STRUCT, changed(meta, fields))})
 
     def _index(
         self, encoded: bytes | None, field: int, path: str
-    ) -> dict[int, tuple[Kind, int] | None]:
-        """Write one page index; the chunk's fields that tell where it is."""
+    ) -> dict[int, tuple[ThriftType, int] | None]:
+        """Write one page index; returns the chunk's fields that locate it."""
         if encoded is None:
             return {field: None, field + 1: None}
         start = self.size
         self._write(encoded, path)
-        return {field: (Kind.I64, start), field + 1: (Kind.I32, len(encoded))}
+        return {field: (ThriftType.I64, start), field + 1: (ThriftType.I32, len(encoded))}
 
     def _copy(self, file: ParquetBytes, start: int, length: int) -> None:
-        """Take a range; ranges that follow each other are read as one."""
+        """Copy a range; adjacent ranges are read as one."""
         self.size += length
         if self._pending is not None and self._pending[0] is file and self._pending[2] == start:
             self._pending = (file, self._pending[1], start + length)
@@ -193,36 +199,38 @@ class Splicer:
             self._count(path, len(data))
 
     def _count(self, path: str, length: int) -> None:
-        self.taken[path] = self.taken.get(path, 0) + length
+        self.copied[path] = self.copied.get(path, 0) + length
 
 
 def _is_inside(file: ParquetBytes, start: object, length: object) -> bool:
-    """Whether so many bytes lie before the file's footer."""
+    """Whether a range of bytes is before the file's footer."""
     if not isinstance(start, int) or not isinstance(length, int):
         return False
     return length > 0 and len(MAGIC) <= start <= file.footer_at - length
 
 
 def _moved(chunk: Struct, delta: int, path: Sequence[bytes]) -> Struct:
-    """A chunk's description when its bytes lie `delta` bytes further on."""
+    """A chunk's description after its bytes moved by `delta`, under another path."""
     meta = value(chunk, Chunk.META)
-    places: dict[int, tuple[Kind, int] | None] = {
-        field: (Kind.I64, value(meta, field) + delta)
+    offsets: dict[int, tuple[ThriftType, int] | None] = {
+        field: (ThriftType.I64, value(meta, field) + delta)
         for field in (Meta.DATA_PAGE, Meta.INDEX_PAGE, Meta.DICTIONARY_PAGE)
         if field in meta
     }
     for field in (Meta.INDEX_PAGE, Meta.DICTIONARY_PAGE):
-        if value(meta, field, 1) <= 0:  # some writers say 0 for "none"
-            places[field] = None
-    named: dict[int, tuple[Kind, Any] | None] = {Meta.PATH: (Kind.LIST, Items(Kind.BINARY, path))}
+        if value(meta, field, 1) <= 0:  # some writers write 0 for "none"
+            offsets[field] = None
+    others: dict[int, tuple[ThriftType, Any] | None] = {
+        Meta.PATH: (ThriftType.LIST, Items(ThriftType.BINARY, path))
+    }
     if Meta.SIZES in meta and miscounts_bytes(meta):
         sizes = changed(value(meta, Meta.SIZES), {Sizes.BYTES: None})
-        named[Meta.SIZES] = (Kind.STRUCT, sizes)
+        others[Meta.SIZES] = (ThriftType.STRUCT, sizes)
     return changed(
         chunk,
         {
             Chunk.FILE_PATH: None,
-            Chunk.FILE_OFFSET: (Kind.I64, 0),
-            Chunk.META: (Kind.STRUCT, changed(meta, {**places, **named})),
+            Chunk.FILE_OFFSET: (ThriftType.I64, 0),
+            Chunk.META: (ThriftType.STRUCT, changed(meta, {**offsets, **others})),
         },
     )

@@ -1,7 +1,7 @@
 """Thrift's compact protocol, without an IDL: the encoding of Parquet's footers.
 
-The protocol tells every field's type, so a structure is read as a tree of numbered fields and
-written back byte for byte, fields that newer versions of the format add included.
+The protocol encodes every field's type, so a structure is read as a tree of numbered fields and
+written back byte for byte, including fields that newer versions of the format add.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from enum import IntEnum
 from typing import Any
 
 
-class Kind(IntEnum):
-    """The types of the protocol, as it numbers them."""
+class ThriftType(IntEnum):
+    """The protocol's types, by number."""
 
     TRUE = 1
     FALSE = 2
@@ -32,9 +32,9 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """The elements of a list or a set, all of one kind."""
+    """The elements of a list or a set, all of one type."""
 
-    kind: Kind
+    kind: ThriftType
     values: Sequence[Any]
 
 
@@ -42,18 +42,18 @@ class Items:
 class Pairs:
     """The entries of a map."""
 
-    key_kind: Kind
-    value_kind: Kind
+    key_kind: ThriftType
+    value_kind: ThriftType
     values: Sequence[tuple[Any, Any]]
 
 
-Struct = Mapping[int, tuple[Kind, Any]]  # field id -> type and value
+Struct = Mapping[int, tuple[ThriftType, Any]]  # field id -> type and value
 
 _STOP = 0
 _DOUBLE = "<d"
 _MAX_DEPTH = 64
-_KINDS = {kind.value: kind for kind in Kind}
-_TRUE, _FALSE = Kind.TRUE, Kind.FALSE
+_KINDS = {kind.value: kind for kind in ThriftType}
+_TRUE, _FALSE = ThriftType.TRUE, ThriftType.FALSE
 
 
 class MalformedError(ValueError):
@@ -61,35 +61,35 @@ class MalformedError(ValueError):
 
 
 def read_struct(data: bytes | memoryview, start: int = 0) -> tuple[Struct, int]:
-    """The structure that begins at `start`, and where it ends."""
+    """The structure that starts at `start`, and the offset of its end."""
     reader = _Reader(memoryview(data).cast("B"), start)
     try:
         return reader.struct(), reader.at
-    except (IndexError, packing.error) as cut:
-        raise MalformedError("the structure is cut short") from cut
+    except (IndexError, packing.error) as error:
+        raise MalformedError("the structure is truncated") from error
 
 
 def write_struct(struct: Struct) -> bytes:
-    """The structure's bytes, fields in the order of their numbers."""
+    """The structure's bytes, with fields in ascending order."""
     out = bytearray()
     _write_struct(out, struct)
     return bytes(out)
 
 
 def value(struct: Struct, field: int, default: Any = None) -> Any:
-    """A field's value; `default` when it is absent."""
-    found = struct.get(field)
-    return default if found is None else found[1]
+    """A field's value; `default` if it is absent."""
+    entry = struct.get(field)
+    return default if entry is None else entry[1]
 
 
 def items(struct: Struct, field: int) -> Sequence[Any]:
-    """The elements of a list field; none when it is absent."""
-    found = struct.get(field)
-    return found[1].values if found else ()
+    """The elements of a list field; none if it is absent."""
+    entry = struct.get(field)
+    return entry[1].values if entry else ()
 
 
-def changed(struct: Struct, fields: Mapping[int, tuple[Kind, Any] | None]) -> Struct:
-    """The structure with some fields set anew, and those given as None left out."""
+def changed(struct: Struct, fields: Mapping[int, tuple[ThriftType, Any] | None]) -> Struct:
+    """The structure with some fields replaced, and those that are None removed."""
     merged = {**struct, **fields}
     return {number: field for number, field in merged.items() if field is not None}
 
@@ -104,7 +104,7 @@ class _Reader:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise MalformedError("structures are nested too deeply")
-        fields: dict[int, tuple[Kind, Any]] = {}
+        fields: dict[int, tuple[ThriftType, Any]] = {}
         number = 0
         while head := self._byte():
             delta = head >> 4
@@ -121,14 +121,14 @@ class _Reader:
         return self._take(self._unsigned())
 
     def _boolean(self) -> bool:
-        return self._byte() == _TRUE  # as an element; fields have it in their head
+        return self._byte() == _TRUE  # as an element; a field has it in its header
 
     def _small(self) -> int:
         return int.from_bytes(self._take(1), signed=True)
 
     def _double(self) -> float:
-        found: float = packing.unpack(_DOUBLE, self._take(8))[0]
-        return found
+        number: float = packing.unpack(_DOUBLE, self._take(8))[0]
+        return number
 
     def _items(self) -> Items:
         head = self._byte()
@@ -137,7 +137,9 @@ class _Reader:
             count = self._unsigned()
         self._check_count(count)
         if not count:
-            return Items(_KINDS.get(head & 0x0F, Kind.BYTE), [])  # some writers give it no type
+            return Items(
+                _KINDS.get(head & 0x0F, ThriftType.BYTE), []
+            )  # some writers encode no type for it
         kind = self._kind(head & 0x0F)
         read = _READ[kind]
         return Items(kind, [read(self) for _ in range(count)])
@@ -145,19 +147,18 @@ class _Reader:
     def _pairs(self) -> Pairs:
         count = self._unsigned()
         if not count:
-            return Pairs(Kind.BYTE, Kind.BYTE, [])
+            return Pairs(ThriftType.BYTE, ThriftType.BYTE, [])
         self._check_count(count)
         kinds = self._byte()
         key, item = self._kind(kinds >> 4), self._kind(kinds & 0x0F)
-        one, other = _READ[key], _READ[item]
-        read = [(one(self), other(self)) for _ in range(count)]
-        return Pairs(key, item, read)
+        read_key, read_item = _READ[key], _READ[item]
+        return Pairs(key, item, [(read_key(self), read_item(self)) for _ in range(count)])
 
     def _check_count(self, count: int) -> None:
         if count > len(self._data) - self.at:
             raise MalformedError("a list has more elements than there are bytes")
 
-    def _kind(self, number: int) -> Kind:
+    def _kind(self, number: int) -> ThriftType:
         try:
             return _KINDS[number]
         except KeyError:
@@ -172,9 +173,9 @@ class _Reader:
         end = self.at + length
         if end > len(self._data):
             raise MalformedError("a value reaches beyond the end")
-        taken = bytes(self._data[self.at : end])
+        data = bytes(self._data[self.at : end])
         self.at = end
-        return taken
+        return data
 
     def _unsigned(self) -> int:
         byte = self._byte()
@@ -192,9 +193,9 @@ class _Reader:
         return (number >> 1) ^ -(number & 1)
 
 
-# By the number of the kind: a look-up in a tuple is many times as fast as one by cases.
+# By the number of the type: a tuple lookup is many times as fast as `match`.
 _READ: tuple[Callable[[_Reader], Any], ...] = (
-    _Reader.struct,  # never asked for: it ends a structure
+    _Reader.struct,  # unused: 0 ends a structure
     _Reader._boolean,
     _Reader._boolean,
     _Reader._small,
@@ -214,36 +215,38 @@ def _write_struct(out: bytearray, struct: Struct) -> None:
     last = 0
     for number in sorted(struct):
         kind, content = struct[number]
-        shown = (Kind.TRUE if content else Kind.FALSE) if kind == Kind.TRUE else kind
+        encoded_kind = (
+            (ThriftType.TRUE if content else ThriftType.FALSE) if kind == ThriftType.TRUE else kind
+        )
         if 0 < number - last <= 0x0F:
-            out.append((number - last) << 4 | shown)
+            out.append((number - last) << 4 | encoded_kind)
         else:
-            out.append(shown)
+            out.append(encoded_kind)
             _write_signed(out, number)
-        if kind != Kind.TRUE:
+        if kind != ThriftType.TRUE:
             _write_value(out, kind, content)
         last = number
     out.append(_STOP)
 
 
-def _write_value(out: bytearray, kind: Kind, content: Any) -> None:
+def _write_value(out: bytearray, kind: ThriftType, content: Any) -> None:
     match kind:
-        case Kind.I64 | Kind.I32 | Kind.I16:
+        case ThriftType.I64 | ThriftType.I32 | ThriftType.I16:
             _write_signed(out, content)
-        case Kind.BINARY:
+        case ThriftType.BINARY:
             _write_unsigned(out, len(content))
             out += content
-        case Kind.STRUCT:
+        case ThriftType.STRUCT:
             _write_struct(out, content)
-        case Kind.LIST | Kind.SET:
+        case ThriftType.LIST | ThriftType.SET:
             _write_items(out, content)
-        case Kind.TRUE | Kind.FALSE:
-            out.append(Kind.TRUE if content else Kind.FALSE)
-        case Kind.BYTE:
+        case ThriftType.TRUE | ThriftType.FALSE:
+            out.append(ThriftType.TRUE if content else ThriftType.FALSE)
+        case ThriftType.BYTE:
             out += content.to_bytes(1, signed=True)
-        case Kind.DOUBLE:
+        case ThriftType.DOUBLE:
             out += packing.pack(_DOUBLE, content)
-        case Kind.MAP:
+        case ThriftType.MAP:
             _write_pairs(out, content)
 
 

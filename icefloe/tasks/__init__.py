@@ -1,7 +1,7 @@
-"""What runs inside Spark's Python workers: PyArrow and NumPy only, sent there by value.
+"""Code that runs inside Spark's Python workers, with PyArrow and NumPy only.
 
-Workers need not have icefloe installed, so the modules here import nothing else of it and are
-pickled with their code.
+Workers need not have icefloe installed, so these modules import nothing else of it but `parquet`,
+and are pickled by value, with their code.
 """
 
 from __future__ import annotations

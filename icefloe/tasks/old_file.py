@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from icefloe.parquet.footer import (
-    FAR,
-    NEAR,
+    LOCAL_PIECE,
+    REMOTE_PIECE,
     DamagedFileError,
     EncryptedFileError,
     ParquetBytes,
@@ -62,7 +62,7 @@ class OldFile:
 
         `rows` is the row count in the table's metadata: a file with fewer rows lost some.
         """
-        piece = NEAR if is_local else FAR
+        piece = LOCAL_PIECE if is_local else REMOTE_PIECE
         with reading(path):
             size = source.size()
             file = open_parquet(path, size, lambda at, length: source.read_at(length, at), piece)

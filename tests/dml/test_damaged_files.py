@@ -16,7 +16,7 @@ from icefloe.errors import StorageError, UnsupportedTableError
 from icefloe.metadata.manifests import list_manifests
 from icefloe.parquet.fields import Chunk, Element, File, Group, Meta
 from icefloe.parquet.footer import footer_bytes, group_rows, open_buffer
-from icefloe.parquet.thrift import Items, Kind, Struct, changed, items, value
+from icefloe.parquet.thrift import Items, Struct, ThriftType, changed, items, value
 from icefloe.pruning.candidates import Candidate
 from icefloe.scan.row_counts import verify_row_counts
 from icefloe.scan.scan import Scan
@@ -219,17 +219,19 @@ def test_a_schema_that_pyarrow_does_not_take_is_no_damage(table_of):
     path = local(live.path)
     file = open_buffer(str(path), pa.py_buffer(path.read_bytes()))
     elements = [
-        changed(e, {Element.REPETITION: (Kind.I32, 1)}) if value(e, Element.NAME) == b"key" else e
+        changed(e, {Element.REPETITION: (ThriftType.I32, 1)})
+        if value(e, Element.NAME) == b"key"
+        else e
         for e in items(file.footer, File.SCHEMA)
     ]
     (group,) = file.groups
-    chunks = Items(Kind.STRUCT, [without_sizes(c) for c in items(group, Group.COLUMNS)])
-    groups = Items(Kind.STRUCT, [changed(group, {Group.COLUMNS: (Kind.LIST, chunks)})])
+    chunks = Items(ThriftType.STRUCT, [without_sizes(c) for c in items(group, Group.COLUMNS)])
+    groups = Items(ThriftType.STRUCT, [changed(group, {Group.COLUMNS: (ThriftType.LIST, chunks)})])
     footer = changed(
         file.footer,
         {
-            File.SCHEMA: (Kind.LIST, Items(Kind.STRUCT, elements)),
-            File.GROUPS: (Kind.LIST, groups),
+            File.SCHEMA: (ThriftType.LIST, Items(ThriftType.STRUCT, elements)),
+            File.GROUPS: (ThriftType.LIST, groups),
         },
     )
     path.write_bytes(path.read_bytes()[: file.footer_at] + footer_bytes(footer))
@@ -243,7 +245,7 @@ def test_a_schema_that_pyarrow_does_not_take_is_no_damage(table_of):
 def without_sizes(chunk: Struct) -> Struct:
     """A chunk that does not tell how many values have each level."""
     meta = changed(value(chunk, Chunk.META), {Meta.SIZES: None})
-    return changed(chunk, {Chunk.META: (Kind.STRUCT, meta)})
+    return changed(chunk, {Chunk.META: (ThriftType.STRUCT, meta)})
 
 
 def test_what_fails_besides_is_told_first(plain):
@@ -254,7 +256,7 @@ def test_what_fails_besides_is_told_first(plain):
     with pytest.raises(ZeroDivisionError), verify_row_counts(scan, candidates):
         assert 1 / 0
     with (
-        pytest.raises(StorageError, match="rows, the table says"),
+        pytest.raises(StorageError, match="rows, the table's metadata says"),
         verify_row_counts(scan, candidates),
     ):
         pass
@@ -292,9 +294,9 @@ def without_a_row(path: Path) -> Path:
     """Have a file's footer tell one row fewer, of its row group and of the file."""
     file = open_buffer(str(path), pa.py_buffer(path.read_bytes()))
     (group,) = file.groups
-    fewer = (Kind.I64, group_rows(group) - 1)
-    groups = Items(Kind.STRUCT, [changed(group, {Group.ROWS: fewer})])
-    footer = changed(file.footer, {File.ROWS: fewer, File.GROUPS: (Kind.LIST, groups)})
+    fewer = (ThriftType.I64, group_rows(group) - 1)
+    groups = Items(ThriftType.STRUCT, [changed(group, {Group.ROWS: fewer})])
+    footer = changed(file.footer, {File.ROWS: fewer, File.GROUPS: (ThriftType.LIST, groups)})
     overwrite(path, file.footer_at, footer_bytes(footer))
     assert path.stat().st_size == file.size
     return path

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from icefloe.errors import StorageError, UnsupportedTableError
 from icefloe.parquet.fields import File
 from icefloe.parquet.footer import footer_bytes, open_buffer
-from icefloe.parquet.thrift import Kind, changed
+from icefloe.parquet.thrift import ThriftType, changed
 from support.foreign_files import adopted_file, publish
 from support.parquet_check.check import problems
 from support.random_parquet import READERS, by_spark
@@ -408,7 +408,7 @@ def test_encrypted_files_are_refused(table):
     path = path_of(table)
     data = path.read_bytes()
     file = open_buffer("x", pa.py_buffer(data))
-    algorithm = (Kind.STRUCT, {1: (Kind.STRUCT, {3: (Kind.TRUE, True)})})
+    algorithm = (ThriftType.STRUCT, {1: (ThriftType.STRUCT, {3: (ThriftType.TRUE, True)})})
     footer = changed(file.footer, {File.ENCRYPTION: algorithm})
     path.write_bytes(data[: file.footer_at] + footer_bytes(footer))
     with pytest.raises(UnsupportedTableError, match=f"{path.name} is an encrypted Parquet file"):

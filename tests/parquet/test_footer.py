@@ -20,9 +20,9 @@ from icefloe.parquet.footer import (
 )
 from icefloe.parquet.thrift import (
     Items,
-    Kind,
     MalformedError,
     Pairs,
+    ThriftType,
     changed,
     items,
     read_struct,
@@ -61,18 +61,18 @@ def test_a_footer_is_written_as_it_was_read(writer, tmp_path):
 
 
 def test_every_kind_of_value_is_written_as_it_was_read():
-    deep = {1: (Kind.I64, -(2**63)), 40: (Kind.STRUCT, {1: (Kind.TRUE, False)})}
+    deep = {1: (ThriftType.I64, -(2**63)), 40: (ThriftType.STRUCT, {1: (ThriftType.TRUE, False)})}
     struct = {
-        1: (Kind.TRUE, True),
-        2: (Kind.BYTE, -7),
-        3: (Kind.I16, -300),
-        4: (Kind.I32, 2**31 - 1),
-        5: (Kind.DOUBLE, 2.5),
-        6: (Kind.BINARY, b"x" * 300),
-        200: (Kind.LIST, Items(Kind.I64, list(range(20)))),
-        201: (Kind.SET, Items(Kind.TRUE, [True, False])),
-        202: (Kind.MAP, Pairs(Kind.BINARY, Kind.STRUCT, [(b"k", deep)])),
-        203: (Kind.MAP, Pairs(Kind.BYTE, Kind.BYTE, [])),
+        1: (ThriftType.TRUE, True),
+        2: (ThriftType.BYTE, -7),
+        3: (ThriftType.I16, -300),
+        4: (ThriftType.I32, 2**31 - 1),
+        5: (ThriftType.DOUBLE, 2.5),
+        6: (ThriftType.BINARY, b"x" * 300),
+        200: (ThriftType.LIST, Items(ThriftType.I64, list(range(20)))),
+        201: (ThriftType.SET, Items(ThriftType.TRUE, [True, False])),
+        202: (ThriftType.MAP, Pairs(ThriftType.BINARY, ThriftType.STRUCT, [(b"k", deep)])),
+        203: (ThriftType.MAP, Pairs(ThriftType.BYTE, ThriftType.BYTE, [])),
     }
     encoded = write_struct(struct)
     assert read_struct(b"__" + encoded + b"rest", 2) == (struct, len(encoded) + 2)
@@ -81,8 +81,8 @@ def test_every_kind_of_value_is_written_as_it_was_read():
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"", "cut short"),
-        (b"\x15", "cut short"),
+        (b"", "truncated"),
+        (b"\x15", "truncated"),
         (b"\x1d\x00", "no type 13"),
         (b"\x18\x7f", "beyond the end"),
         (b"\x19\xf5\xff\xff\x03", "more elements than there are bytes"),
@@ -153,7 +153,7 @@ def test_encrypted_files_are_refused():
     whole = data.to_pybytes()
     with pytest.raises(EncryptedFileError, match=r"x is an encrypted Parquet file"):
         open_buffer("x", pa.py_buffer(whole[:-4] + b"PARE"))
-    signed = changed(file.footer, {File.ENCRYPTION: (Kind.STRUCT, {})})
+    signed = changed(file.footer, {File.ENCRYPTION: (ThriftType.STRUCT, {})})
     with pytest.raises(EncryptedFileError):
         open_buffer("x", pa.py_buffer(whole[: file.footer_at] + footer_bytes(signed)))
 
@@ -162,15 +162,21 @@ def test_chunks_in_other_files_or_outside_the_data_are_refused():
     data = written()
     file = open_buffer("x", data)
     for field, found, why in (
-        (Chunk.FILE_PATH, (Kind.BINARY, b"other.parquet"), "column 0 of row group 0 lies in an"),
-        (Chunk.META, (Kind.STRUCT, {}), "lacks the fields"),
+        (
+            Chunk.FILE_PATH,
+            (ThriftType.BINARY, b"other.parquet"),
+            "column 0 of row group 0 is in an",
+        ),
+        (Chunk.META, (ThriftType.STRUCT, {}), "lacks the fields"),
     ):
         group = file.groups[0]
         chunks = group[Group.COLUMNS][1].values
         first = changed(chunks[0], {field: found})
-        columns = (Kind.LIST, Items(Kind.STRUCT, [first, *chunks[1:]]))
+        columns = (ThriftType.LIST, Items(ThriftType.STRUCT, [first, *chunks[1:]]))
         groups = [changed(group, {Group.COLUMNS: columns}), *file.groups[1:]]
-        footer = changed(file.footer, {File.GROUPS: (Kind.LIST, Items(Kind.STRUCT, groups))})
+        footer = changed(
+            file.footer, {File.GROUPS: (ThriftType.LIST, Items(ThriftType.STRUCT, groups))}
+        )
         whole = data.to_pybytes()[: file.footer_at] + footer_bytes(footer)
         with pytest.raises(DamagedFileError, match=why):
             open_buffer("x", pa.py_buffer(whole))
@@ -179,9 +185,19 @@ def test_chunks_in_other_files_or_outside_the_data_are_refused():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {Meta.TYPE: (Kind.I32, 5)},
-        {Meta.SIZES: (Kind.STRUCT, {Sizes.DEFINITION: (Kind.LIST, Items(Kind.I64, [1, 2, 3]))})},
-        {Meta.SIZES: (Kind.STRUCT, {Sizes.REPETITION: (Kind.LIST, Items(Kind.I64, [1, 2]))})},
+        {Meta.TYPE: (ThriftType.I32, 5)},
+        {
+            Meta.SIZES: (
+                ThriftType.STRUCT,
+                {Sizes.DEFINITION: (ThriftType.LIST, Items(ThriftType.I64, [1, 2, 3]))},
+            )
+        },
+        {
+            Meta.SIZES: (
+                ThriftType.STRUCT,
+                {Sizes.REPETITION: (ThriftType.LIST, Items(ThriftType.I64, [1, 2]))},
+            )
+        },
     ],
 )
 def test_chunks_of_another_type_than_the_schema_says_are_refused(wrong):
@@ -189,9 +205,15 @@ def test_chunks_of_another_type_than_the_schema_says_are_refused(wrong):
     data = written()
     file = open_buffer("f", data)
     first, *others = items(file.groups[0], Group.COLUMNS)
-    first = changed(first, {Chunk.META: (Kind.STRUCT, changed(value(first, Chunk.META), wrong))})
-    chunks = (Kind.LIST, Items(Kind.STRUCT, [first, *others]))
+    first = changed(
+        first, {Chunk.META: (ThriftType.STRUCT, changed(value(first, Chunk.META), wrong))}
+    )
+    chunks = (ThriftType.LIST, Items(ThriftType.STRUCT, [first, *others]))
     groups = [changed(file.groups[0], {Group.COLUMNS: chunks}), *file.groups[1:]]
-    footer = changed(file.footer, {File.GROUPS: (Kind.LIST, Items(Kind.STRUCT, groups))})
-    with pytest.raises(DamagedFileError, match="f is damaged: column 0 of row group 0 is not of"):
+    footer = changed(
+        file.footer, {File.GROUPS: (ThriftType.LIST, Items(ThriftType.STRUCT, groups))}
+    )
+    with pytest.raises(
+        DamagedFileError, match="f is damaged: column 0 of row group 0 does not have the type"
+    ):
         open_buffer("f", pa.py_buffer(data.to_pybytes()[: file.footer_at] + footer_bytes(footer)))

@@ -27,7 +27,15 @@ from icefloe.parquet.fields import (
 )
 from icefloe.parquet.footer import MAGIC, footer_bytes, open_buffer
 from icefloe.parquet.schema import columns_of
-from icefloe.parquet.thrift import Items, Kind, changed, items, read_struct, value, write_struct
+from icefloe.parquet.thrift import (
+    Items,
+    ThriftType,
+    changed,
+    items,
+    read_struct,
+    value,
+    write_struct,
+)
 from support.parquet_check.check import _wrong_chunk, problems
 from support.parquet_check.entries import entries_of
 
@@ -72,7 +80,9 @@ def with_group(data: pa.Buffer, fields: Mapping[int, Any], more: bytes = b"") ->
     """The file with other fields of its first row group, and more bytes before its footer."""
     file = open_buffer("x", data)
     groups = [changed(file.groups[0], fields), *file.groups[1:]]
-    footer = changed(file.footer, {File.GROUPS: (Kind.LIST, Items(Kind.STRUCT, groups))})
+    footer = changed(
+        file.footer, {File.GROUPS: (ThriftType.LIST, Items(ThriftType.STRUCT, groups))}
+    )
     return pa.py_buffer(data.to_pybytes()[: file.footer_at] + more + footer_bytes(footer))
 
 
@@ -82,7 +92,9 @@ def with_chunk(
     """The file with other fields of a column's first chunk."""
     chunks = list(items(open_buffer("x", data).groups[0], Group.COLUMNS))
     chunks[LEAVES[column]] = changed(chunks[LEAVES[column]], fields)
-    return with_group(data, {Group.COLUMNS: (Kind.LIST, Items(Kind.STRUCT, chunks))}, more)
+    return with_group(
+        data, {Group.COLUMNS: (ThriftType.LIST, Items(ThriftType.STRUCT, chunks))}, more
+    )
 
 
 def chunk_of(data: pa.Buffer, column: str) -> Any:
@@ -92,13 +104,13 @@ def chunk_of(data: pa.Buffer, column: str) -> Any:
 def with_meta(data: pa.Buffer, column: str, fields: Mapping[int, Any]) -> pa.Buffer:
     """The file with other metadata of a column's first chunk."""
     meta = changed(value(chunk_of(data, column), Chunk.META), fields)
-    return with_chunk(data, column, {Chunk.META: (Kind.STRUCT, meta)})
+    return with_chunk(data, column, {Chunk.META: (ThriftType.STRUCT, meta)})
 
 
 def with_nested(data: pa.Buffer, column: str, which: int, fields: Mapping[int, Any]) -> pa.Buffer:
     """The file with other statistics of a column's first chunk."""
     told = value(value(chunk_of(data, column), Chunk.META), which)
-    return with_meta(data, column, {which: (Kind.STRUCT, changed(told, fields))})
+    return with_meta(data, column, {which: (ThriftType.STRUCT, changed(told, fields))})
 
 
 def with_list(
@@ -108,10 +120,10 @@ def with_list(
     file, chunk = open_buffer("x", data), chunk_of(data, column)
     index, _ = read_struct(file.take(value(chunk, which), value(chunk, which + 1)))
     kind, found = index[field]
-    is_list = kind == Kind.LIST
+    is_list = kind == ThriftType.LIST
     new = Items(found.kind, change(list(found.values))) if is_list else change(found)
     damaged = write_struct(changed(index, {field: (kind, new)}))
-    placed = {which: (Kind.I64, file.footer_at), which + 1: (Kind.I32, len(damaged))}
+    placed = {which: (ThriftType.I64, file.footer_at), which + 1: (ThriftType.I32, len(damaged))}
     return with_chunk(data, column, placed, damaged)
 
 
@@ -136,12 +148,14 @@ def test_files_that_are_right(version, options):
 def test_row_groups():
     data = written(**PAGES)
     assert "size is not the sum" in str(
-        problems("x", with_group(data, {Group.BYTES: (Kind.I64, 5)}))
+        problems("x", with_group(data, {Group.BYTES: (ThriftType.I64, 5)}))
     )
-    assert "does not begin" in str(problems("x", with_group(data, {Group.OFFSET: (Kind.I64, 5)})))
-    wrong = with_group(data, {Group.ORDINAL: (Kind.I16, 7)})
+    assert "does not begin" in str(
+        problems("x", with_group(data, {Group.OFFSET: (ThriftType.I64, 5)}))
+    )
+    wrong = with_group(data, {Group.ORDINAL: (ThriftType.I16, 7)})
     assert "says it is number 7" in str(problems("x", wrong))
-    bloom = {Meta.BLOOM: (Kind.I64, len(MAGIC)), Meta.BLOOM_LENGTH: (Kind.I32, 10)}
+    bloom = {Meta.BLOOM: (ThriftType.I64, len(MAGIC)), Meta.BLOOM_LENGTH: (ThriftType.I32, 10)}
     found = problems("x", with_meta(data, "id", bloom))
     assert "the Bloom filter of column 0" in str(found)
     bare = with_chunk(data, "id", {Chunk.OFFSET_INDEX: None, Chunk.COLUMN_INDEX: None})
@@ -181,7 +195,7 @@ def big(number: int, size: int) -> bytes:
 )
 def test_statistics_of_chunks(column, field, wrong, told):
     data = written()
-    kind = Kind.BINARY if isinstance(wrong, bytes) else Kind.I64
+    kind = ThriftType.BINARY if isinstance(wrong, bytes) else ThriftType.I64
     fields: dict[int, Any] = {field: (kind, wrong)}
     if field == Statistics.OLD_LEAST:
         fields[Statistics.OLD_MOST] = None
@@ -194,11 +208,14 @@ def test_statistics_of_chunks(column, field, wrong, told):
 
 def test_bounds_that_are_cut_must_be_the_beginning_of_values():
     """Unless they are said to be exact."""
-    data, inexact = written(), (Kind.TRUE, False)
+    data, inexact = written(), (ThriftType.TRUE, False)
     fields = {Statistics.LEAST_IS_EXACT: inexact, Statistics.MOST_IS_EXACT: inexact}
 
     def with_bounds(low: bytes, high: bytes) -> list[str]:
-        bounds = {Statistics.LEAST: (Kind.BINARY, low), Statistics.MOST: (Kind.BINARY, high)}
+        bounds = {
+            Statistics.LEAST: (ThriftType.BINARY, low),
+            Statistics.MOST: (ThriftType.BINARY, high),
+        }
         return problems("x", with_nested(data, "name", Meta.STATISTICS, {**fields, **bounds}))
 
     assert with_bounds(b"n", b"o") == []
@@ -207,13 +224,16 @@ def test_bounds_that_are_cut_must_be_the_beginning_of_values():
         assert "it is told" in str(with_bounds(low, b"o"))
     for high in (b"n", b"p", b"zz", b"ooooo", b"n8"):
         assert "it is told" in str(with_bounds(b"n", high))
-    fields[Statistics.LEAST_IS_EXACT] = (Kind.TRUE, True)
+    fields[Statistics.LEAST_IS_EXACT] = (ThriftType.TRUE, True)
     assert "it is told" in str(with_bounds(b"n", b"o"))
     assert with_bounds(b"n0", b"o") == []
 
 
 def test_a_bound_without_the_other():
-    fields = {Statistics.LEAST: None, Statistics.MOST: (Kind.BINARY, (10**9).to_bytes(8, "little"))}
+    fields = {
+        Statistics.LEAST: None,
+        Statistics.MOST: (ThriftType.BINARY, (10**9).to_bytes(8, "little")),
+    }
     (found,) = problems("x", with_nested(written(), "id", Meta.STATISTICS, fields))
     assert "it is told None to 1000000000" in found
 
@@ -227,11 +247,11 @@ def test_bounds_may_have_their_last_character_raised(text, bound):
     meta = value(chunk, Chunk.META)
     told = changed(
         value(meta, Meta.STATISTICS),
-        {Statistics.MOST: (Kind.BINARY, bound.encode()), Statistics.MOST_IS_EXACT: None},
+        {Statistics.MOST: (ThriftType.BINARY, bound.encode()), Statistics.MOST_IS_EXACT: None},
     )
-    meta = changed(meta, {Meta.STATISTICS: (Kind.STRUCT, told)})
-    chunks = Items(Kind.STRUCT, [changed(chunk, {Chunk.META: (Kind.STRUCT, meta)})])
-    assert problems("x", with_group(data, {Group.COLUMNS: (Kind.LIST, chunks)})) == []
+    meta = changed(meta, {Meta.STATISTICS: (ThriftType.STRUCT, told)})
+    chunks = Items(ThriftType.STRUCT, [changed(chunk, {Chunk.META: (ThriftType.STRUCT, meta)})])
+    assert problems("x", with_group(data, {Group.COLUMNS: (ThriftType.LIST, chunks)})) == []
 
 
 @pytest.mark.parametrize(
@@ -252,14 +272,16 @@ def test_headers_of_pages(version, page, field, wrong, told):
     data = io_of(rows, **options).to_pybytes()
     header, body = read_struct(data, len(MAGIC))
     if field is None:
-        new = changed(header, {page: (Kind.I32, wrong)})
+        new = changed(header, {page: (ThriftType.I32, wrong)})
     elif wrong == "nulls":
         inner = value(header, page)
-        stats = changed(value(inner, field), {Statistics.NULLS: (Kind.I64, 3)})
-        new = changed(header, {page: (Kind.STRUCT, changed(inner, {field: (Kind.STRUCT, stats)}))})
+        stats = changed(value(inner, field), {Statistics.NULLS: (ThriftType.I64, 3)})
+        new = changed(
+            header, {page: (ThriftType.STRUCT, changed(inner, {field: (ThriftType.STRUCT, stats)}))}
+        )
     else:
-        inner = changed(value(header, page), {field: (Kind.I32, wrong)})
-        new = changed(header, {page: (Kind.STRUCT, inner)})
+        inner = changed(value(header, page), {field: (ThriftType.I32, wrong)})
+        new = changed(header, {page: (ThriftType.STRUCT, inner)})
     written = write_struct(new)
     assert len(MAGIC) + len(written) == body
     found = told_of(data[: len(MAGIC)] + written + data[body:])
@@ -288,7 +310,7 @@ def test_names_and_order():
         assert "not in the order of its leaf" in str(
             problems("x", io_of(rows, sorting_columns=wrong))
         )
-    path = {Meta.PATH: (Kind.LIST, Items(Kind.BINARY, [b"other"]))}
+    path = {Meta.PATH: (ThriftType.LIST, Items(ThriftType.BINARY, [b"other"]))}
     assert problems("x", with_meta(written(), "id", path)) == [
         "row group 0, id: the footer calls it other"
     ]
@@ -314,7 +336,7 @@ def test_size_statistics(column, field, told):
     data = written()
     sizes = value(value(chunk_of(data, column), Chunk.META), Meta.SIZES)
     kind, found = sizes[field]
-    if kind == Kind.LIST:
+    if kind == ThriftType.LIST:
         found = Items(found.kind, [found.values[0] + 1, found.values[1] - 1, *found.values[2:]])
     else:
         found = 7
@@ -326,10 +348,12 @@ def test_encodings():
     data = written(use_dictionary=True)
     meta = value(chunk_of(data, "name"), Chunk.META)
     first, *others = items(meta, Meta.ENCODING_STATS)
-    stats = Items(Kind.STRUCT, [changed(first, {PageEncoding.COUNT: (Kind.I32, 9)}), *others])
-    wrong = with_meta(data, "name", {Meta.ENCODING_STATS: (Kind.LIST, stats)})
+    stats = Items(
+        ThriftType.STRUCT, [changed(first, {PageEncoding.COUNT: (ThriftType.I32, 9)}), *others]
+    )
+    wrong = with_meta(data, "name", {Meta.ENCODING_STATS: (ThriftType.LIST, stats)})
     assert "its pages are encoded as" in str(problems("x", wrong))
-    wrong = with_meta(data, "name", {Meta.ENCODINGS: (Kind.LIST, Items(Kind.I32, [0]))})
+    wrong = with_meta(data, "name", {Meta.ENCODINGS: (ThriftType.LIST, Items(ThriftType.I32, [0]))})
     assert "does not tell of its encodings [8]" in str(problems("x", wrong))
 
 

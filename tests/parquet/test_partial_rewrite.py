@@ -23,7 +23,7 @@ from icefloe.parquet.footer import (
     open_parquet,
 )
 from icefloe.parquet.partial_rewrite import GroupChange, PartialRewrite, cannot_copy
-from icefloe.parquet.thrift import Items, Kind, Struct, changed, items, value
+from icefloe.parquet.thrift import Items, Struct, ThriftType, changed, items, value
 from support.parquet_check.check import problems
 from support.random_parquet import (
     FEW,
@@ -299,8 +299,10 @@ def test_a_required_column_is_another_one_than_an_optional_one():
 def test_a_column_whose_bounds_are_ordered_otherwise_is_encoded_anew():
     file = source_of(NUMBERS)
     orders = list(items(file.footer, File.ORDERS))
-    orders[1] = {2: (Kind.STRUCT, {})}
-    footer = changed(file.footer, {File.ORDERS: (Kind.LIST, Items(Kind.STRUCT, orders))})
+    orders[1] = {2: (ThriftType.STRUCT, {})}
+    footer = changed(
+        file.footer, {File.ORDERS: (ThriftType.LIST, Items(ThriftType.STRUCT, orders))}
+    )
     names = {name: name for name in NUMBERS.schema.names}
     rewrite = PartialRewrite.plan(replace(file, footer=footer), NUMBERS.schema, names, OPTIONS)
     assert [planned.source is None for planned in rewrite.columns] == [False, True, False]
@@ -325,7 +327,7 @@ def test_a_column_whose_bounds_are_ordered_otherwise_is_encoded_anew():
 def test_old_files_with_wrong_chunk_lengths_are_not_copied(writer, wrong):
     file = source_of(NUMBERS)
     assert cannot_copy(file) is None
-    old = changed(file.footer, {File.CREATED_BY: (Kind.BINARY, writer.encode())})
+    old = changed(file.footer, {File.CREATED_BY: (ThriftType.BINARY, writer.encode())})
     assert ("wrong lengths" in str(cannot_copy(replace(file, footer=old)))) == wrong
 
 
@@ -339,7 +341,7 @@ def test_a_file_with_a_damaged_page_index_has_none_afterwards(damage):
         data[start : start + 4] = b"\xff\xff\xff\xff"
     else:
         at = value(chunks[1], Chunk.OFFSET_INDEX) if "pages" in damage else file.size
-        moved = changed(chunks[0], {Chunk.OFFSET_INDEX: (Kind.I64, at)})
+        moved = changed(chunks[0], {Chunk.OFFSET_INDEX: (ThriftType.I64, at)})
         data[file.footer_at :] = footer_bytes(with_chunks(file, 0, [moved, *chunks[1:]]))
     damaged = open_buffer("x", pa.py_buffer(bytes(data)))
     new, _ = spliced_of(damaged, NUMBERS.schema, [GroupChange(100)] * 3, NUMBERS)
@@ -357,9 +359,11 @@ def test_a_file_with_a_damaged_page_index_has_none_afterwards(damage):
 def test_a_bloom_filter_of_no_place_is_left_out(place):
     file = source_of(NUMBERS)
     first, *others = items(file.groups[0], Group.COLUMNS)
-    start, length = ((Kind.BINARY if isinstance(n, bytes) else Kind.I64, n) for n in place)
+    start, length = (
+        (ThriftType.BINARY if isinstance(n, bytes) else ThriftType.I64, n) for n in place
+    )
     meta = changed(value(first, Chunk.META), {Meta.BLOOM: start, Meta.BLOOM_LENGTH: length})
-    told = changed(first, {Chunk.META: (Kind.STRUCT, meta)})
+    told = changed(first, {Chunk.META: (ThriftType.STRUCT, meta)})
     odd = replace(file, footer=with_chunks(file, 0, [told, *others]))
     new, _ = spliced_of(odd, NUMBERS.schema, [GroupChange(100)] * 3, NUMBERS)
     assert problems("new", new) == []
@@ -371,9 +375,9 @@ def test_a_bloom_filter_of_no_place_is_left_out(place):
 @pytest.mark.parametrize(
     "place",
     [
-        {Chunk.OFFSET_INDEX: (Kind.BINARY, b"here")},
-        {Chunk.OFFSET_INDEX_LENGTH: (Kind.I32, -5)},
-        {Chunk.COLUMN_INDEX_LENGTH: (Kind.I32, -5)},
+        {Chunk.OFFSET_INDEX: (ThriftType.BINARY, b"here")},
+        {Chunk.OFFSET_INDEX_LENGTH: (ThriftType.I32, -5)},
+        {Chunk.COLUMN_INDEX_LENGTH: (ThriftType.I32, -5)},
     ],
 )
 def test_a_page_index_of_no_place_is_left_out(place):
@@ -389,23 +393,23 @@ def test_a_page_index_of_no_place_is_left_out(place):
 def with_chunks(file: ParquetBytes, group: int, chunks: list[Struct]) -> Struct:
     """The footer with other chunks in a row group."""
     groups = list(file.groups)
-    columns = (Kind.LIST, Items(Kind.STRUCT, chunks))
+    columns = (ThriftType.LIST, Items(ThriftType.STRUCT, chunks))
     groups[group] = changed(groups[group], {Group.COLUMNS: columns})
-    return changed(file.footer, {File.GROUPS: (Kind.LIST, Items(Kind.STRUCT, groups))})
+    return changed(file.footer, {File.GROUPS: (ThriftType.LIST, Items(ThriftType.STRUCT, groups))})
 
 
 def test_a_first_row_group_without_rows_tells_nothing_of_encodings():
     file = source_of(NUMBERS, compression="gzip")
-    bare: Struct = {Chunk.FILE_OFFSET: (Kind.I64, 0)}
+    bare: Struct = {Chunk.FILE_OFFSET: (ThriftType.I64, 0)}
     empty = changed(
         file.groups[0],
         {
-            Group.ROWS: (Kind.I64, 0),
-            Group.BYTES: (Kind.I64, 0),
-            Group.COLUMNS: (Kind.LIST, Items(Kind.STRUCT, [bare] * 3)),
+            Group.ROWS: (ThriftType.I64, 0),
+            Group.BYTES: (ThriftType.I64, 0),
+            Group.COLUMNS: (ThriftType.LIST, Items(ThriftType.STRUCT, [bare] * 3)),
         },
     )
-    groups = (Kind.LIST, Items(Kind.STRUCT, [empty, *file.groups]))
+    groups = (ThriftType.LIST, Items(ThriftType.STRUCT, [empty, *file.groups]))
     odd = replace(file, footer=changed(file.footer, {File.GROUPS: groups}))
     changes = [GroupChange(0), *[GroupChange(100, frozenset({"n"}))] * 3]
     data, rewrite = spliced_of(odd, NUMBERS.schema, changes, NUMBERS)

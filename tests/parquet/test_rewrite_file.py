@@ -48,7 +48,7 @@ from icefloe.parquet.footer import (
     open_buffer,
 )
 from icefloe.parquet.splice import Splicer
-from icefloe.parquet.thrift import Items, Kind, Struct, changed, items, value
+from icefloe.parquet.thrift import Items, Struct, ThriftType, changed, items, value
 from icefloe.tasks import rewrite
 from icefloe.tasks.arrow import column_metrics
 from icefloe.tasks.messages import (
@@ -485,17 +485,21 @@ def test_bounds_that_were_cut_within_a_character_are_cut_before_it(tmp_path):
     def cut(chunk: Struct) -> Struct:
         meta = value(chunk, Chunk.META)
         told = changed(
-            value(meta, 12), {5: (Kind.BINARY, b"text \xc4"), 6: (Kind.BINARY, b"te\xc3")}
+            value(meta, 12),
+            {5: (ThriftType.BINARY, b"text \xc4"), 6: (ThriftType.BINARY, b"te\xc3")},
         )
-        meta = changed(meta, {12: (Kind.STRUCT, told)})
-        return changed(chunk, {Chunk.META: (Kind.STRUCT, meta)})
+        meta = changed(meta, {12: (ThriftType.STRUCT, told)})
+        return changed(chunk, {Chunk.META: (ThriftType.STRUCT, meta)})
 
     groups = []
     for group in file.groups:
         *others, text = items(group, Group.COLUMNS)
-        columns = (Kind.LIST, Items(Kind.STRUCT, [*others, cut(text)]))
+        columns = (ThriftType.LIST, Items(ThriftType.STRUCT, [*others, cut(text)]))
         groups.append(changed(group, {Group.COLUMNS: columns}))
-    with_footer(path, changed(file.footer, {File.GROUPS: (Kind.LIST, Items(Kind.STRUCT, groups))}))
+    with_footer(
+        path,
+        changed(file.footer, {File.GROUPS: (ThriftType.LIST, Items(ThriftType.STRUCT, groups))}),
+    )
     new, result = updated(path)
     assert result.not_copied_because is None
     assert (new.lower_bounds[3], new.upper_bounds[3]) == (b"te", b"text!")
@@ -515,10 +519,10 @@ def test_a_file_with_other_rows_than_the_table_says_is_damaged(tmp_path, place):
     footer = opened(path).footer
     first, *others = items(footer, File.GROUPS)
     if place != "group":
-        footer = changed(footer, {File.ROWS: (Kind.I64, 199)})
+        footer = changed(footer, {File.ROWS: (ThriftType.I64, 199)})
     if place != "footer":
-        groups = [changed(first, {Group.ROWS: (Kind.I64, group_rows(first) - 1)}), *others]
-        footer = changed(footer, {File.GROUPS: (Kind.LIST, Items(Kind.STRUCT, groups))})
+        groups = [changed(first, {Group.ROWS: (ThriftType.I64, group_rows(first) - 1)}), *others]
+        footer = changed(footer, {File.GROUPS: (ThriftType.LIST, Items(ThriftType.STRUCT, groups))})
     with_footer(path, footer)
     with pytest.raises(DamagedFileError, match=r"plain\.parquet is damaged: .* 199"):
         updated(path)
@@ -597,14 +601,17 @@ def test_a_bloom_filter_outside_the_file_is_left_out(tmp_path):
     path = plain_file(tmp_path)
     file = opened(path)
     first, *others = items(file.groups[2], Group.COLUMNS)
-    places = {Meta.BLOOM: (Kind.I64, file.size - 5), Meta.BLOOM_LENGTH: (Kind.I32, 100)}
+    places = {Meta.BLOOM: (ThriftType.I64, file.size - 5), Meta.BLOOM_LENGTH: (ThriftType.I32, 100)}
     meta = changed(value(first, Chunk.META), places)
-    first = changed(first, {Chunk.META: (Kind.STRUCT, meta)})
+    first = changed(first, {Chunk.META: (ThriftType.STRUCT, meta)})
     groups = list(file.groups)
     groups[2] = changed(
-        groups[2], {Group.COLUMNS: (Kind.LIST, Items(Kind.STRUCT, [first, *others]))}
+        groups[2], {Group.COLUMNS: (ThriftType.LIST, Items(ThriftType.STRUCT, [first, *others]))}
     )
-    with_footer(path, changed(file.footer, {File.GROUPS: (Kind.LIST, Items(Kind.STRUCT, groups))}))
+    with_footer(
+        path,
+        changed(file.footer, {File.GROUPS: (ThriftType.LIST, Items(ThriftType.STRUCT, groups))}),
+    )
     new, result = updated(path)
     assert (result.not_copied_because, new.record_count) == (None, 200)
     assert read(new) != "[]"
@@ -635,9 +642,12 @@ def test_files_with_timestamps_of_96_bits_go_through_spark(tmp_path):
 def test_files_with_dates_of_the_old_calendar_go_through_spark(tmp_path):
     """Spark shifts the old dates of files with this entry when it reads them, nobody else does."""
     path = plain_file(tmp_path)
-    entry = {1: (Kind.BINARY, b"org.apache.spark.legacyDateTime"), 2: (Kind.BINARY, b"")}
+    entry = {
+        1: (ThriftType.BINARY, b"org.apache.spark.legacyDateTime"),
+        2: (ThriftType.BINARY, b""),
+    }
     footer = changed(
-        opened(path).footer, {File.KEY_VALUES: (Kind.LIST, Items(Kind.STRUCT, [entry]))}
+        opened(path).footer, {File.KEY_VALUES: (ThriftType.LIST, Items(ThriftType.STRUCT, [entry]))}
     )
     with_footer(path, footer)
     assert "a calendar that only Spark knows" in why_declined(path, PLAIN)

@@ -21,7 +21,7 @@ from icefloe.parquet.fields import (
     Statistics,
 )
 from icefloe.parquet.footer import MAGIC, ParquetBytes, chunk_range, group_rows, open_buffer
-from icefloe.parquet.schema import Leaf, columns_of
+from icefloe.parquet.schema import LeafColumn, columns_of
 from icefloe.parquet.thrift import Struct, changed, items, read_struct, value
 from support.parquet_check.entries import Entries, entries_of
 from support.parquet_check.indexes import FoundPage, PageBytes, wrong_indexes
@@ -63,7 +63,9 @@ def problems(path: str, buffer: pa.Buffer) -> list[str]:
     return found
 
 
-def _wrong_chunk(file: ParquetBytes, chunk: Struct, leaf: Leaf, entries: Entries) -> Iterator[str]:
+def _wrong_chunk(
+    file: ParquetBytes, chunk: Struct, leaf: LeafColumn, entries: Entries
+) -> Iterator[str]:
     """What the footer, the pages' headers and the page indexes tell wrongly of a chunk."""
     meta = value(chunk, Chunk.META)
     if tuple(items(meta, Meta.PATH)) != leaf.path:
@@ -125,7 +127,7 @@ def _wrong_totals(
         yield "its first data page is not where the footer says"
 
 
-def _wrong_page(page: FoundPage, leaf: Leaf) -> Iterator[str]:
+def _wrong_page(page: FoundPage, leaf: LeafColumn) -> Iterator[str]:
     """What a page's header tells wrongly."""
     header = page.bytes.header
     data, newer = value(header, Page.DATA), value(header, Page.DATA_V2)

@@ -18,7 +18,7 @@ from icefloe.parquet.fields import (
     PageDataV2,
 )
 from icefloe.parquet.footer import ParquetBytes
-from icefloe.parquet.schema import Leaf
+from icefloe.parquet.schema import LeafColumn
 from icefloe.parquet.thrift import Struct, items, read_struct, value
 from support.parquet_check.entries import Entries
 from support.parquet_check.values import as_bound, histogram, wrong_bounds
@@ -66,7 +66,7 @@ class FoundPage:
 
 
 def wrong_indexes(
-    file: ParquetBytes, chunk: Struct, leaf: Leaf, pages: Sequence[FoundPage]
+    file: ParquetBytes, chunk: Struct, leaf: LeafColumn, pages: Sequence[FoundPage]
 ) -> Iterator[str]:
     """What a chunk's page indexes tell wrongly of its pages."""
     if Chunk.OFFSET_INDEX in chunk:
@@ -93,7 +93,7 @@ def _wrong_offsets(index: Struct, pages: Sequence[FoundPage]) -> Iterator[str]:
             yield f"page {number}: it has {page.entries.bytes} bytes, the offset index says {size}"
 
 
-def _wrong_columns(index: Struct, leaf: Leaf, pages: Sequence[FoundPage]) -> Iterator[str]:
+def _wrong_columns(index: Struct, leaf: LeafColumn, pages: Sequence[FoundPage]) -> Iterator[str]:
     lists = (ColumnIndex.NULL_PAGES, ColumnIndex.LEAST, ColumnIndex.MOST, ColumnIndex.NULL_COUNTS)
     counts = {len(items(index, which)) for which in lists if which in index}
     if counts != {len(pages)}:
@@ -113,7 +113,7 @@ def _locations(pages: Sequence[FoundPage]) -> list[tuple[int, int, int]]:
     return found
 
 
-def _wrong_page(index: Struct, page: int, entries: Entries, leaf: Leaf) -> Iterator[str]:
+def _wrong_page(index: Struct, page: int, entries: Entries, leaf: LeafColumn) -> Iterator[str]:
     counts = items(index, ColumnIndex.NULL_COUNTS)
     if counts and counts[page] not in entries.null_counts:
         nulls = max(entries.null_counts)
@@ -134,7 +134,7 @@ def _wrong_page(index: Struct, page: int, entries: Entries, leaf: Leaf) -> Itera
             yield f"its levels are {histogram(levels, most + 1)}, the column index says {told}"
 
 
-def _wrong_order(index: Struct, pages: Sequence[FoundPage], leaf: Leaf) -> Iterator[str]:
+def _wrong_order(index: Struct, pages: Sequence[FoundPage], leaf: LeafColumn) -> Iterator[str]:
     """Whether bounds are not in the order that the index says they are in."""
     order = value(index, ColumnIndex.ORDER)
     if order not in (_ASCENDING, _DESCENDING):
