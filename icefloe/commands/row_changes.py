@@ -168,7 +168,7 @@ def _in_tasks(
 ) -> RewriteResult:
     """Rewrite in tasks; files whose columns tasks cannot copy are rewritten with Spark."""
     with larger_splits(change.scan, _columns_read(change)):
-        done, declined = rewriter.in_tasks(changed, files)
+        done, declined = rewriter.rewrite_in_tasks(changed, files)
     return done + rewriter.rewrite_with_spark(declined)
 
 

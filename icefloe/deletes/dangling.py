@@ -14,35 +14,35 @@ def dangling_deletes(
     contents: Mapping[str, Mapping[str, Any]],
     everywhere: frozenset[int] = frozenset(),
 ) -> tuple[LiveFile, ...]:
-    """The delete files that go when `removed` data files go.
+    """The delete files to remove together with the `removed` data files.
 
-    `contents` tells which data files a position-delete file names, where it has been read. A
-    delete file that may still apply to a live data file is kept. Equality deletes of the specs
-    `everywhere`, which reach every partition, are judged too; then `files` must be all there are.
+    `contents` has the data files that a position delete file names, where it has been read. A
+    delete file that may still apply to a live data file stays. Equality deletes of the specs
+    `everywhere`, which apply to every partition, are considered too; `files` must then be complete.
     """
     if not removed:
         return ()
-    gone = {file.path for file in removed}
+    removed_paths = {file.path for file in removed}
     partitions = {file.partition_key for file in removed}
-    remaining = [file for file in files.data if file.path not in gone]
+    remaining = [file for file in files.data if file.path not in removed_paths]
     live = {file.path for file in remaining}
-    oldest: dict[object, int] = {}
+    oldest: dict[object, int] = {}  # lowest sequence number by partition
     for file in remaining:
-        known = oldest.get(file.partition_key, file.sequence_number)
-        oldest[file.partition_key] = min(known, file.sequence_number)
-    eldest = min((file.sequence_number for file in remaining), default=None)
-    reaching = tuple(
+        lowest = oldest.get(file.partition_key, file.sequence_number)
+        oldest[file.partition_key] = min(lowest, file.sequence_number)
+    oldest_of_all = min((file.sequence_number for file in remaining), default=None)
+    dangling_everywhere = tuple(
         delete
         for delete in files.deletes
         if delete.is_equality_delete
         and delete.spec_id in everywhere
-        and not (eldest is not None and eldest < delete.sequence_number)
+        and not (oldest_of_all is not None and oldest_of_all < delete.sequence_number)
     )
-    going = {delete.path for delete in reaching}
-    return reaching + tuple(
+    paths = {delete.path for delete in dangling_everywhere}
+    return dangling_everywhere + tuple(
         delete
         for delete in files.deletes
-        if delete.path not in going
+        if delete.path not in paths
         and delete.partition_key in partitions
         and not _applies(delete, live, oldest.get(delete.partition_key), contents.get(delete.path))
     )
@@ -51,14 +51,14 @@ def dangling_deletes(
 def _applies(
     delete: LiveFile, live: set[str], oldest: int | None, named: Iterable[str] | None
 ) -> bool:
-    """Whether a delete file may name rows of a live file of its partition.
+    """Whether a delete file may apply to rows of a live file of its partition.
 
-    An equality delete under an unpartitioned spec, one with void fields too, reaches every
-    partition and is never dropped here: other specs may hold older files.
+    An equality delete under an unpartitioned spec, or one whose fields are all void, applies to
+    every partition. It stays here: files of other specs may be older.
     """
     if delete.is_equality_delete:
-        everywhere = all(value is None for value in delete.partition_key[1])
-        return everywhere or (oldest is not None and oldest < delete.sequence_number)
+        is_global = all(value is None for value in delete.partition_key[1])
+        return is_global or (oldest is not None and oldest < delete.sequence_number)
     if delete.referenced_path is not None:
         return delete.referenced_path in live
     if named is not None:

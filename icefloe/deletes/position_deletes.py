@@ -1,6 +1,6 @@
-"""Position deletes, read and written: bitmaps per data file on this side, Parquet on the other.
+"""Read and write position delete files, as one bitmap per data file.
 
-Reading is shared by scans, rewrites and conflict checks.
+Scans, rewrites and conflict checks share the reader.
 """
 
 from __future__ import annotations
@@ -40,19 +40,82 @@ Deleted = dict[str, BitMap64]
 Positions = npt.NDArray[np.int64]
 
 
+# -------------------------------------------------------------------------------------------------
+# Reading.
+
+
 def read_position_deletes(io: FileIO, deletes: Iterable[LiveFile]) -> dict[str, Deleted]:
-    """The positions each delete file names, by delete file and then by data file."""
-    wanted = list({delete.path: delete for delete in deletes}.values())
-    found = ExecutorFactory.get_or_create().map(lambda delete: _read(io, delete), wanted)
-    return {delete.path: positions for delete, positions in zip(wanted, found, strict=True)}
+    """The deleted positions by delete file and then by data file."""
+    unique = {delete.path: delete for delete in deletes}
+    contents = ExecutorFactory.get_or_create().map(lambda d: _read(io, d), unique.values())
+    return dict(zip(unique, contents, strict=True))
+
+
+def _read(io: FileIO, delete: LiveFile) -> Deleted:
+    if not delete.is_parquet:
+        raise UnsupportedTableError(
+            f"Delete file {delete.path} is {delete.file.file_format}; icefloe reads Parquet "
+            "deletes only. Compact the table with the engine that wrote it."
+        )
+    location = locate(io, delete.path)
+    deleted: Deleted = {}
+    with (
+        naming_unreadable_file(delete.path),
+        location.filesystem.open_input_file(location.path) as source,
+    ):
+        # Some damaged footers make PyArrow crash the process: check before it reads.
+        open_parquet(delete.path, source.size(), lambda at, length: source.read_at(length, at))
+        footer = pq.read_metadata(source)
+        _check_columns(delete, footer.schema)
+        parquet = pq.ParquetFile(
+            source,
+            metadata=footer,
+            read_dictionary=["file_path"],
+            page_checksum_verification=True,
+        )
+        rows = 0
+        for batch in parquet.iter_batches(_WRITE_ROWS, columns=["file_path", "pos"]):
+            _collect(delete, batch, deleted)
+            rows += batch.num_rows
+        check_rows(delete.path, rows, delete.rows)
+    return deleted
+
+
+def _check_columns(delete: LiveFile, schema: pq.ParquetSchema) -> None:
+    """Refuse a file that has no position deletes; the logical type of the paths does not matter."""
+    columns = [schema.column(number) for number in range(len(schema))]
+    kinds = {column.path: column.physical_type for column in columns}
+    if (kinds.get("file_path"), kinds.get("pos")) != ("BYTE_ARRAY", "INT64"):
+        raise DamagedFileError(delete.path, "its columns are not those of position deletes")
+
+
+def _collect(delete: LiveFile, batch: pa.RecordBatch, deleted: Deleted) -> None:
+    paths, positions = batch.column("file_path"), batch.column("pos")
+    if paths.null_count or positions.null_count or (pc.min(positions).as_py() or 0) < 0:
+        raise DamagedFileError(delete.path, "one of its rows has no file or no position")
+    if not pa.types.is_dictionary(paths.type):
+        paths = pc.dictionary_encode(paths)
+    codes = paths.indices.to_numpy(zero_copy_only=False)
+    numbers = positions.to_numpy(zero_copy_only=False)
+    for number in np.unique(codes):
+        if number >= len(paths.dictionary):
+            raise DamagedFileError(delete.path, "one of its rows has no file")
+        path = paths.dictionary[int(number)].as_py()
+        path = path.decode() if isinstance(path, bytes) else path
+        of_path = numbers if len(paths.dictionary) == 1 else numbers[codes == number]
+        deleted.setdefault(path, BitMap64()).update(as_bitmap(of_path))
+
+
+# -------------------------------------------------------------------------------------------------
+# Writing.
 
 
 def write_position_deletes(
     state: TableState, statement_id: str, deleted: Mapping[str, DeletedRows]
 ) -> list[DataFile]:
-    """Position deletes under each data file's own spec and partition, one file per partition.
+    """Write position deletes under each data file's spec and partition, one file per partition.
 
-    With `write.delete.granularity` = `file`, one per data file, as some readers want it.
+    With `write.delete.granularity` = `file`, one per data file.
     """
     groups: dict[PartitionKey | str, list[DeletedRows]] = {}
     for rows in deleted.values():
@@ -71,11 +134,11 @@ def write_position_deletes(
 
 @dataclass(frozen=True, slots=True)
 class _Partition:
-    """The spec and partition of the data files that deletes name, which are the deletes' own."""
+    """The spec and partition of data files, and of the delete files that apply to them."""
 
     spec_id: int
     partition: Record
-    folder: str  # below the data folder, with a slash at its end; empty when unpartitioned
+    folder: str  # below the data folder, with a slash at its end; empty if unpartitioned
 
 
 def _write_partition(
@@ -85,7 +148,7 @@ def _write_partition(
     files: list[DataFile] = []
     pending: list[tuple[str, Positions]] = []
     pending_rows = 0
-    # A row costs a few bytes once encoded; the path is a dictionary entry.
+    # An encoded row takes a few bytes; the path is a dictionary entry.
     limit = max(1, state.settings.target_file_bytes // 4)
     for path, chunk in _sorted_chunks(positions, min(limit, _WRITE_ROWS)):
         pending.append((path, chunk))
@@ -109,16 +172,16 @@ def _write(
     state: TableState, name: str, chunks: list[tuple[str, Positions]], where: _Partition
 ) -> DataFile:
     location = f"{state.data_location}/{where.folder}{name}-deletes.parquet"
-    place = locate(state.io, location)
-    parent = place.path.rpartition("/")[0]
+    target = locate(state.io, location)
+    parent = target.path.rpartition("/")[0]
     paths = [path for path, _ in chunks]
     rows = sum(len(positions) for _, positions in chunks)
     least = min(int(positions.min()) for _, positions in chunks)
     most = max(int(positions.max()) for _, positions in chunks)
     with naming_unwritable_file(location):
-        if "s3" not in place.filesystem.type_name:
-            place.filesystem.create_dir(parent, recursive=True)
-        with place.filesystem.open_output_stream(place.path) as sink:
+        if "s3" not in target.filesystem.type_name:
+            target.filesystem.create_dir(parent, recursive=True)
+        with target.filesystem.open_output_stream(target.path) as sink:
             with pq.ParquetWriter(
                 sink,
                 _SCHEMA,
@@ -140,7 +203,7 @@ def _write(
         value_counts={PATH_FIELD_ID: rows, POS_FIELD_ID: rows},
         null_value_counts={PATH_FIELD_ID: 0, POS_FIELD_ID: 0},
         nan_value_counts=None,
-        # Full paths, never truncated: equal bounds tell readers which data file is meant.
+        # Full paths, never truncated: equal bounds identify the data file.
         lower_bounds={PATH_FIELD_ID: paths[0].encode(), POS_FIELD_ID: _long(least)},
         upper_bounds={PATH_FIELD_ID: paths[-1].encode(), POS_FIELD_ID: _long(most)},
         key_metadata=None,
@@ -154,7 +217,7 @@ def _write(
 
 
 def _groups(chunks: list[tuple[str, Positions]]) -> Iterator[list[tuple[str, Positions]]]:
-    """Chunks together as row groups, none with many more rows than a chunk may have."""
+    """Chunks grouped as row groups, none with many more rows than a chunk may have."""
     group: list[tuple[str, Positions]] = []
     rows = 0
     for chunk in chunks:
@@ -172,61 +235,6 @@ def _table(chunks: list[tuple[str, Positions]]) -> pa.Table:
     paths = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(numbers, pa.string()))
     positions = pa.array(np.concatenate([c for _, c in chunks]))
     return pa.Table.from_arrays([paths.cast(pa.string()), positions], schema=_SCHEMA)
-
-
-def _read(io: FileIO, delete: LiveFile) -> Deleted:
-    if not delete.is_parquet:
-        raise UnsupportedTableError(
-            f"Delete file {delete.path} is {delete.file.file_format}; icefloe reads Parquet "
-            "deletes only. Compact the table with the engine that wrote it."
-        )
-    place = locate(io, delete.path)
-    found: Deleted = {}
-    with (
-        naming_unreadable_file(delete.path),
-        place.filesystem.open_input_file(place.path) as source,
-    ):
-        # PyArrow ends the process when it comes upon a footer that is damaged in certain ways.
-        open_parquet(delete.path, source.size(), lambda at, length: source.read_at(length, at))
-        footer = pq.read_metadata(source)
-        _check_columns(delete, footer.schema)
-        parquet = pq.ParquetFile(
-            source,
-            metadata=footer,
-            read_dictionary=["file_path"],
-            page_checksum_verification=True,
-        )
-        rows = 0
-        for batch in parquet.iter_batches(_WRITE_ROWS, columns=["file_path", "pos"]):
-            _collect(delete, batch, found)
-            rows += batch.num_rows
-        check_rows(delete.path, rows, delete.rows)
-    return found
-
-
-def _check_columns(delete: LiveFile, schema: pq.ParquetSchema) -> None:
-    """Refuse a file that is none of position deletes; how its texts are held does not matter."""
-    columns = [schema.column(number) for number in range(len(schema))]
-    kinds = {column.path: column.physical_type for column in columns}
-    if (kinds.get("file_path"), kinds.get("pos")) != ("BYTE_ARRAY", "INT64"):
-        raise DamagedFileError(delete.path, "its columns are not those of position deletes")
-
-
-def _collect(delete: LiveFile, batch: pa.RecordBatch, found: Deleted) -> None:
-    paths, positions = batch.column("file_path"), batch.column("pos")
-    if paths.null_count or positions.null_count or (pc.min(positions).as_py() or 0) < 0:
-        raise DamagedFileError(delete.path, "a row of it names no file or no position")
-    if not pa.types.is_dictionary(paths.type):
-        paths = pc.dictionary_encode(paths)
-    codes = paths.indices.to_numpy(zero_copy_only=False)
-    numbers = positions.to_numpy(zero_copy_only=False)
-    for number in np.unique(codes):
-        if number >= len(paths.dictionary):
-            raise DamagedFileError(delete.path, "a row of it names no file")
-        path = paths.dictionary[int(number)].as_py()
-        path = path.decode() if isinstance(path, bytes) else path
-        chosen = numbers if len(paths.dictionary) == 1 else numbers[codes == number]
-        found.setdefault(path, BitMap64()).update(as_bitmap(chosen))
 
 
 def _long(value: int) -> bytes:

@@ -87,7 +87,7 @@ def _metrics(path: str, chunks: list[pq.ColumnChunkMetaData]) -> ColumnMetrics:
 
 
 def _zero(bound: Any, zero: float) -> Any:
-    """A bound that reaches both zeros: readers may order -0.0 before 0.0, writers may not."""
+    """A bound that includes both zeros: readers may order -0.0 before 0.0, writers may not."""
     return zero if isinstance(bound, float) and bound == 0 else bound
 
 
@@ -96,7 +96,7 @@ def _is_nan(bound: Any) -> bool:
 
 
 def _physical(statistics: pq.Statistics, value: Any) -> Any:
-    """A bound that Python orders as Parquet does: decimals in bytes become their unscaled int."""
+    """A bound that Python orders as Parquet does: a decimal in bytes becomes its unscaled value."""
     if isinstance(value, bytes) and statistics.logical_type.type == "DECIMAL":
         return int.from_bytes(value, "big", signed=True)
     return value
@@ -107,29 +107,28 @@ def _physical(statistics: pq.Statistics, value: Any) -> Any:
 
 
 def fitted(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """The values in another type; NULLs are judged elsewhere, by name.
+    """The values cast to another type; NULLs in required columns are refused elsewhere, by name.
 
-    PyArrow's own cast refuses a NULL struct one of whose fields is required: it sees that field as
-    NULL, whatever the struct is.
+    PyArrow's cast refuses a NULL struct that has a required field: it takes the field for NULL.
     """
     if values.type == kind:
         return values
     if isinstance(values, pa.ChunkedArray):
         return pa.chunked_array([fitted(chunk, kind) for chunk in values.chunks], kind)
-    missing = values.is_null() if values.null_count else None
+    nulls = values.is_null() if values.null_count else None
     if _is_list(kind) and _is_list(values.type) and _has_required(kind):
         items = fitted(values.values, kind.value_type)
-        return _lists(kind).from_arrays(_offsets(values, kind), items, type=kind, mask=missing)
+        return _lists(kind).from_arrays(_offsets(values, kind), items, type=kind, mask=nulls)
     if pa.types.is_map(kind) and pa.types.is_map(values.type) and _has_required(kind):
         keys, items = fitted(values.keys, kind.key_type), fitted(values.items, kind.item_type)
-        return pa.MapArray.from_arrays(_offsets(values, kind), keys, items, type=kind, mask=missing)
+        return pa.MapArray.from_arrays(_offsets(values, kind), keys, items, type=kind, mask=nulls)
     if not (pa.types.is_struct(kind) and pa.types.is_struct(values.type)):
         return pc.cast(values, kind)
     names = [field.name for field in kind]
     if [field.name for field in values.type] != names:
         return pc.cast(values, kind)
     children = [fitted(values.field(i), field.type) for i, field in enumerate(kind)]
-    return pa.StructArray.from_arrays(children, fields=list(kind), mask=missing)
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=nulls)
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -141,17 +140,16 @@ def _lists(kind: pa.DataType) -> Any:
 
 
 def _offsets(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Where lists or maps begin and end, in an array of its own: a mask needs that."""
+    """The offsets of lists or maps as an array of their own, which a mask requires."""
     width = pa.int64() if pa.types.is_large_list(kind) else pa.int32()
     return pa.array(array.offsets.to_numpy(zero_copy_only=False), width)
 
 
 def with_values_below_nulls(rows: pa.Table) -> pa.Table:
-    """Rows as PyArrow's writer takes them: required fields of NULL structs have some value.
+    """Rows that PyArrow's writer accepts: required fields of NULL structs have some value.
 
-    Iceberg allows a NULL struct whatever its fields are; nothing is written of such fields. PyArrow
-    refuses a required field that it sees as NULL. NULLs of structs that are there must have been
-    refused before.
+    Iceberg allows a NULL struct with required fields, and nothing is written for them. PyArrow
+    refuses them as NULL. NULLs in required fields of other structs must have been refused before.
     """
     for number, column_field in enumerate(rows.schema):
         if _has_required(column_field.type):
@@ -173,7 +171,7 @@ def _has_required(kind: pa.DataType) -> bool:
 
 
 def _with_values(array: pa.Array, *, required: bool) -> pa.Array:
-    """The array with values in required fields below; with `required`, without NULLs itself."""
+    """The array with values in its required fields; with `required`, also without NULLs itself."""
     kind = array.type
     if not (_has_required(kind) or (required and array.null_count)):
         return array

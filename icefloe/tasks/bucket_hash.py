@@ -21,7 +21,7 @@ _DECIMAL_BYTES = 16
 
 
 def bucket_bytes(num_buckets: int) -> Callable[[pa.Array], pa.Array]:
-    """The function that buckets strings (their UTF-8 bytes) or binary values; NULL stays NULL."""
+    """A function that buckets strings (their UTF-8 bytes) or binary values; NULL stays NULL."""
 
     def bucket(values: pa.Array) -> pa.Array:
         return _buckets(hash_binary(values), values, num_buckets)
@@ -30,7 +30,7 @@ def bucket_bytes(num_buckets: int) -> Callable[[pa.Array], pa.Array]:
 
 
 def bucket_decimal(num_buckets: int) -> Callable[[pa.Array], pa.Array]:
-    """The function that buckets decimals by their unscaled values; NULL stays NULL."""
+    """A function that buckets decimals by their unscaled values; NULL stays NULL."""
 
     def bucket(values: pa.Array) -> pa.Array:
         return _buckets(hash_decimal(values), values, num_buckets)
@@ -39,14 +39,13 @@ def bucket_decimal(num_buckets: int) -> Callable[[pa.Array], pa.Array]:
 
 
 def truncate_decimal(width: int) -> Callable[[pa.Array], pa.Array]:
-    """The function that rounds unscaled values down to multiples of `width`; NULL stays NULL.
+    """A function that rounds unscaled values down to multiples of `width`; NULL stays NULL.
 
-    Raises OverflowError when the multiple has more digits than the type: there is no such
-    partition value.
+    It raises OverflowError if a multiple has more digits than the type: no partition value exists.
     """
 
     def truncate(values: pa.Array) -> pa.Array:
-        known = values.is_valid()
+        is_valid = values.is_valid()
         unscaled = _unscaled(values.fill_null(Decimal(0)))
         multiples = [number - number % width for number in unscaled]
         if min(multiples, default=0) <= -(10**values.type.precision):
@@ -56,13 +55,13 @@ def truncate_decimal(width: int) -> Callable[[pa.Array], pa.Array]:
             )
         data = b"".join(n.to_bytes(_DECIMAL_BYTES, "little", signed=True) for n in multiples)
         result = pa.Array.from_buffers(values.type, len(values), [None, pa.py_buffer(data)])
-        return pc.if_else(known, result, pa.scalar(None, values.type))
+        return pc.if_else(is_valid, result, pa.scalar(None, values.type))
 
     return truncate
 
 
 def hash_binary(values: pa.Array) -> Words:
-    """The hash of each string or binary value; what stands at NULLs has no meaning."""
+    """The hash of each string or binary value; undefined for NULLs."""
     binary = values.cast(pa.large_binary())
     if len(binary) == 0:
         return np.zeros(0, np.uint32)
@@ -74,10 +73,10 @@ def hash_binary(values: pa.Array) -> Words:
 
 
 def hash_decimal(values: pa.Array) -> Words:
-    """The hash of each decimal's unscaled value as the fewest big-endian two's complement bytes."""
+    """The hash of each decimal's unscaled value, as its shortest big-endian two's complement."""
     big_endian = _decimal_bytes(values)[:, ::-1]
     sign = np.where(big_endian[:, :1] >= 0x80, 0xFF, 0x00)
-    # A leading byte can go when it only repeats the sign bit of the byte after it.
+    # A leading byte is redundant if it only repeats the sign bit of the byte after it.
     repeats_sign = (big_endian[:, :-1] == sign) & ((big_endian[:, 1:] ^ sign) < 0x80)
     dropped = np.cumprod(repeats_sign, axis=1, dtype=np.int64).sum(axis=1)
     starts = np.arange(len(values), dtype=np.int64) * _DECIMAL_BYTES + dropped
@@ -87,7 +86,7 @@ def hash_decimal(values: pa.Array) -> Words:
 def hash_slices(data: Bytes, starts: Offsets, lengths: Offsets) -> Words:
     """The hash of each slice `data[start : start + length]`.
 
-    Rows are taken longest first, so that the rows that still have a block are a prefix.
+    Rows are ordered by length, longest first, so the rows that still have a block are a prefix.
     """
     padded = np.concatenate([data, np.zeros(4, np.uint8)])
     hashes = np.zeros(len(starts), np.uint32)

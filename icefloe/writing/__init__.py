@@ -1,1 +1,1 @@
-"""New data files and rewritten ones."""
+"""Write new data files and rewrite existing ones."""

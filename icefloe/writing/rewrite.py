@@ -85,16 +85,16 @@ class Rewriter:
         """Whether a task can rewrite a file, as far as metadata shows."""
         return why_through_spark(self.scan.state, candidate, self.assigned) is None
 
-    def in_tasks(
-        self, changed: DataFrame, files: Sequence[Candidate], gone: str | None = None
+    def rewrite_in_tasks(
+        self, changed: DataFrame, files: Sequence[Candidate], delete_column: str | None = None
     ) -> tuple[RewriteResult, dict[str, BitMap64]]:
         """Rewrite the files that `changed` has rows of; it is read once, in one job.
 
-        `gone` is a boolean column: whether the row is deleted. Without it all rows are, or none if
+        `delete_column` is boolean: whether the row is deleted. Without it all rows are, or none if
         there are new values. Files whose columns cannot be carried over are not rewritten: their
         rows to change are returned, by location.
         """
-        changes, plan = self._to_tasks(changed, files, gone, _MAX_REWRITE_TASKS)
+        changes, plan = self._to_tasks(changed, files, delete_column, _MAX_REWRITE_TASKS)
         return self.rewritten(run_task(changes, rewrite_files(plan)))
 
     def new_versions(
@@ -119,7 +119,7 @@ class Rewriter:
         return None
 
     def _to_tasks(
-        self, changed: DataFrame, files: Sequence[Candidate], gone: str | None, most: int
+        self, changed: DataFrame, files: Sequence[Candidate], delete_column: str | None, most: int
     ) -> tuple[DataFrame, RewritePlan]:
         """Positions and new values, with each file's in one task, and the plan for these tasks."""
         assigned = {
@@ -128,13 +128,15 @@ class Rewriter:
             if name in self.assigned
         }
         values = [value.alias(assigned[name]) for name, value in self.assigned.items()]
-        changes = changed.select(columns.FILE, columns.POS, *values, *([gone] if gone else []))
+        changes = changed.select(
+            columns.FILE, columns.POS, *values, *([delete_column] if delete_column else [])
+        )
         changes = by_file(changes, files, self.scan.keys, most)
         changes = changes.sortWithinPartitions(columns.FILE, columns.POS)
-        return changes, self.plan(files, assigned, gone)
+        return changes, self.plan(files, assigned, delete_column)
 
     def plan(
-        self, files: Sequence[Candidate], assigned: Mapping[str, str], gone: str | None
+        self, files: Sequence[Candidate], assigned: Mapping[str, str], delete_column: str | None
     ) -> RewritePlan:
         """The plan for tasks; `assigned` has the columns with the new values."""
         return RewritePlan(
@@ -143,7 +145,7 @@ class Rewriter:
             file_column=columns.FILE,
             pos_column=columns.POS,
             assigned=assigned,
-            delete_column=gone,
+            delete_column=delete_column,
         )
 
     def rewritten(
@@ -322,7 +324,7 @@ class FilesAndNewRows:
             for field, name in zip(scan.state.schema.fields, written, strict=True)
             if field.name in self.rewriter.assigned
         }
-        plan = self.rewriter.plan(scan.candidates, assigned, columns.GONE)
+        plan = self.rewriter.plan(scan.candidates, assigned, columns.IS_DELETED)
         task = rewrite_and_add(plan, written, self.changes)
         messages = run_task(self._clustered(labelled), task)
         rewritten, declined = self.rewriter.rewritten(messages)
@@ -339,8 +341,10 @@ class FilesAndNewRows:
         spread: dict[str, Column] = {}
         if self.adds and self.new_tasks > 1 and not parts:
             spread = {_SPREAD: F.when(is_new, F.spark_partition_id() % F.lit(self.new_tasks))}
-        gone = F.col(columns.ACTION).isin(list(self.deletes)) if self.deletes else F.lit(False)
-        rows = rows.withColumns({columns.GONE: gone, **parts, **spread})
+        is_deleted = (
+            F.col(columns.ACTION).isin(list(self.deletes)) if self.deletes else F.lit(False)
+        )
+        rows = rows.withColumns({columns.IS_DELETED: is_deleted, **parts, **spread})
         scan, tasks = self.rewriter.scan, self.new_tasks if self.adds else 0
         new = [*parts, *spread]
         rows = by_file(rows, scan.candidates, scan.keys, _most_tasks(rows), new, tasks)
@@ -350,7 +354,7 @@ class FilesAndNewRows:
             columns.FILE,
             columns.POS,
             columns.ACTION,
-            columns.GONE,
+            columns.IS_DELETED,
             *parts,
             *as_written(state, self.carried),
         )

@@ -208,7 +208,7 @@ def test_position_deletes_that_name_nothing(plain, position, named):
         "pos": pa.array([position] * delete.rows, pa.int64()),
     }
     pq.write_table(pa.table(rows), path)
-    with pytest.raises(StorageError, match=f"{path.name} is damaged: a row of it names no"):
+    with pytest.raises(StorageError, match=f"{path.name} is damaged: one of its rows has no"):
         read_position_deletes(plain.iceberg.io, [delete])
 
 

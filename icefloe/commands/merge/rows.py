@@ -213,9 +213,9 @@ class MergeRows:
         if not files:
             return RewriteResult(), {}
         changed = labelled.filter(F.col(columns.ACTION) >= 0).filter(self._is_in(files))
-        gone = F.col(columns.ACTION).isin(self._deletes) if self._deletes else F.lit(False)
-        rewritten, declined = self._rewriter.in_tasks(
-            changed.withColumn(columns.GONE, gone), files, columns.GONE
+        is_deleted = F.col(columns.ACTION).isin(self._deletes) if self._deletes else F.lit(False)
+        rewritten, declined = self._rewriter.rewrite_in_tasks(
+            changed.withColumn(columns.IS_DELETED, is_deleted), files, columns.IS_DELETED
         )
         paths = {c.path for c in files}
         _check_rewritten(rewritten, {p: h for p, h in hits.items() if p in paths - set(declined)})
