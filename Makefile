@@ -8,11 +8,12 @@ ICEBERG_VENV := .venv-iceberg
 PEER_VENVS := .venv-deltars .venv-sail .venv-pyiceberg
 PYTEST := $(BIN)/python -m pytest
 DEFAULT_TESTS := -m "not slow and not iceberg and not cluster"
+QUICK_TESTS := -m "not spark and not slow and not iceberg and not cluster"
 # Two processes, each with one Spark session: most of a test is waiting for one thread of Spark.
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo lint typing test test-all test-seed test-iceberg test-cluster lock clean \
+.PHONY: help setup system demo lint typing quick test test-all test-seed test-iceberg test-cluster lock clean \
   bench bench-full bench-size bench-merge bench-large bench-replace bench-report bench-peers
 
 help:  ## Show what there is
@@ -38,6 +39,9 @@ lint: setup
 
 typing: setup
 	$(BIN)/mypy
+
+quick: lint typing  ## Lint, types, and the tests that need no Spark: under two minutes
+	$(PYTEST) -n $(WORKERS) --dist worksteal $(QUICK_TESTS)
 
 test: lint typing  ## Lint, types, and the tests that take minutes
 	$(PYTEST) -n $(WORKERS) --dist worksteal $(DEFAULT_TESTS)

@@ -27,13 +27,20 @@ QUICK = [("copy-on-write", ()), ("merge-on-read", ("region",))]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The other combinations are for `make test-all`."""
     for item in items:
-        chosen = item.callspec.params if hasattr(item, "callspec") else {}
-        if {"mode", "partition_by"} <= set(chosen):
-            ways = (chosen["mode"], tuple(chosen["partition_by"]))
-            if ways not in QUICK:
-                item.add_marker(pytest.mark.slow)
+        if is_slow_combination(item):
+            item.add_marker(pytest.mark.slow)
+        # Tests that start Spark without this fixture have the mark in their module.
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
+def is_slow_combination(item: pytest.Item) -> bool:
+    """Whether only `make test-all` runs this combination of mode and partitions."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    if not {"mode", "partition_by"} <= set(params):
+        return False
+    return (params["mode"], tuple(params["partition_by"])) not in QUICK
 
 
 @pytest.fixture(scope="session")

@@ -83,16 +83,16 @@ def test_properties_go_to_pyiceberg(spark, tmp_path):
         assert lake.create_table("t", "id BIGINT").location == f"file://{tmp_path}/files/default/t"
 
 
-def test_nothing_given_is_refused_with_what_to_give(spark):
+def test_connect_without_arguments_is_refused_with_the_choices():
     with pytest.raises(StatementError, match=r"a warehouse folder, a catalog, or .* uri="):
-        icefloe.connect(spark=spark)
+        icefloe.connect()
 
 
-def test_unknown_catalog_name_is_refused_by_name(spark, monkeypatch, tmp_path):
+def test_unknown_catalog_name_is_refused_by_name(monkeypatch, tmp_path):
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
     with pytest.raises(StatementError, match=r"cannot open the catalog 'nowhere'"):
-        icefloe.connect(catalog="nowhere", spark=spark)
+        icefloe.connect(catalog="nowhere")
 
 
 def test_active_session_is_used_and_closing_the_lake_does_not_stop_it(spark, tmp_path):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -72,11 +73,16 @@ def requirements() -> dict[str, set[str]]:
     return sections
 
 
-def numbers_of(tests: Iterator[MarkedTest]) -> set[str]:
+def numbers_of(tests: Iterable[MarkedTest]) -> set[str]:
     return set().union(*(test.numbers for test in tests))
 
 
-def marked_tests() -> Iterator[MarkedTest]:
+@cache
+def marked_tests() -> tuple[MarkedTest, ...]:
+    return tuple(read_marked_tests())
+
+
+def read_marked_tests() -> Iterator[MarkedTest]:
     """Read from the source: no module is imported, and a selection of tests changes nothing."""
     for path in sorted(TESTS.rglob("test_*.py")):
         body = ast.parse(path.read_text()).body

@@ -122,10 +122,10 @@ def marked(spark, tmp_path) -> Iterator[Lake]:
         {"type": 7},
     ],
 )
-def test_a_catalog_that_cannot_be_opened(spark, properties, caplog):
+def test_a_catalog_that_cannot_be_opened(properties, caplog):
     caplog.set_level(logging.DEBUG, "icefloe")
     given = {**PROPERTIES, **properties}
-    error = raised_by(lambda: icefloe.connect("files", spark=spark, **given))
+    error = raised_by(lambda: icefloe.connect("files", **given))
     assert_clean(*shown_by(error), caplog.text)
     if properties.get("uri", "").startswith("nodb"):
         assert isinstance(error, errors.StatementError)
@@ -134,12 +134,12 @@ def test_a_catalog_that_cannot_be_opened(spark, properties, caplog):
         assert MASK in str(error)
 
 
-def test_a_catalog_of_the_configuration(spark, tmp_path, monkeypatch):
+def test_a_catalog_of_the_configuration(tmp_path, monkeypatch):
     uri = URI.replace("postgresql+psycopg", "nodb").replace(f"{MARK}p%40ss", "C0nf1gured")
     (tmp_path / ".pyiceberg.yaml").write_text(f"catalog:\n  team:\n    uri: {uri}\n")
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
-    error = raised_by(lambda: icefloe.connect(catalog="team", spark=spark))
+    error = raised_by(lambda: icefloe.connect(catalog="team"))
     assert not any("C0nf1gured" in text for text in shown_by(error))
 
     done = CliRunner().invoke(app, ["--debug", "--catalog", "team", "tables"])

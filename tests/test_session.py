@@ -280,6 +280,7 @@ def test_a_jvm_that_ends_in_a_statement_is_told_and_the_table_stays(spark, tmp_p
     assert (table.history().count(), table.count()) == (1, 1)
 
 
+@pytest.mark.spark
 def test_a_heap_that_is_asked_for_is_taken(tmp_path):
     script = """
         import icefloe

@@ -217,6 +217,7 @@ class opened_lake:
     """Something that can be referred to weakly."""
 
 
+@pytest.mark.spark
 def test_real_sessions(tmp_path: Path) -> None:
     script = """
         import icefloe

@@ -57,6 +57,7 @@ def terminal(tmp_path) -> Iterator[Terminal]:
     found.program.close(force=True)
 
 
+@pytest.mark.spark
 def test_a_session_at_the_prompt(terminal, tmp_path):
     """Several lines, an error with its place, history, Ctrl-C during a query, Ctrl-D."""
     terminal.shows("icefloe>")
