@@ -49,13 +49,13 @@ def path_of(table) -> Path:
 def chunks(path: Path) -> dict[tuple[int, str], bytes]:
     """The bytes of every column chunk."""
     data, footer = path.read_bytes(), pq.read_metadata(path)
-    found = {}
+    chunks = {}
     for group in range(footer.num_row_groups):
         for leaf in range(footer.num_columns):
             chunk = footer.row_group(group).column(leaf)
             start = chunk.dictionary_page_offset or chunk.data_page_offset
-            found[group, chunk.path_in_schema] = data[start : start + chunk.total_compressed_size]
-    return found
+            chunks[group, chunk.path_in_schema] = data[start : start + chunk.total_compressed_size]
+    return chunks
 
 
 def check(table, *, counts_nan: bool = True) -> None:
@@ -117,8 +117,8 @@ def test_bytes_copied_and_encoded_are_all_that_data_files_have(table, mode, grou
         result = statement.with_options(mode=mode).execute()
         new = sum(file.size for file in data_files(table) if file.path not in before)
         copied.append(result.row_groups_copied)
-        told = result.bytes_copied + result.bytes_encoded
-        assert told == (0 if mode == "merge-on-read" else new)
+        written = result.bytes_copied + result.bytes_encoded
+        assert written == (0 if mode == "merge-on-read" else new)
     assert copied == groups
 
 
@@ -126,7 +126,7 @@ def test_bytes_copied_and_encoded_are_all_that_data_files_have(table, mode, grou
 def test_a_delete_encodes_its_row_groups_alone(table):
     before = chunks(path_of(table))
     result = table.delete().where("id IN (30, 31) OR id BETWEEN 60 AND 79").execute()
-    assert result.row_groups_copied == 3  # one is encoded, one goes
+    assert result.row_groups_copied == 3  # one is encoded, one is removed
     after = chunks(path_of(table))
     for old, new in ((0, 0), (2, 2), (4, 3)):
         for group, name in before:
@@ -143,7 +143,7 @@ def test_a_delete_encodes_its_row_groups_alone(table):
     )
 
 
-def test_rows_deleted_before_go_from_the_spliced_file(table):
+def test_rows_deleted_before_are_not_in_the_new_file(table):
     table.delete().where("id IN (5, 25)").with_options(mode="merge-on-read").execute()
     assert len(delete_files(table)) == 1
     table.update().set("n", "n + 100").where("id = 99").execute()
@@ -215,7 +215,7 @@ def test_every_reader_reads_the_spliced_file(table, tmp_path, spark):
 
 
 def as_others_hold_it(field: pa.Field) -> pa.Field:
-    """A field with offsets of 32 bits, as most writers have them in memory."""
+    """A field with 32-bit offsets, as most writers have in memory."""
     kind = field.type
     if pa.types.is_large_string(kind):
         return field.with_type(pa.string())
@@ -234,7 +234,7 @@ def as_others_hold_it(field: pa.Field) -> pa.Field:
 def test_nested_columns_of_files_that_others_wrote_are_copied(
     lake, table_of, statement, stores_schema
 ):
-    """How PyArrow holds lists and texts in memory says nothing of how they are stored."""
+    """PyArrow's types of lists and strings in memory do not say how files store them."""
     some = [{**row, "m": {"k": [f"v{row['id']}", None]}} for row in ROWS]
     schema = f"{SCHEMA}, m MAP<STRING, ARRAY<STRING>>"
     table = table_of(schema, some, mode="copy-on-write", properties=SMALL_GROUPS)
@@ -264,12 +264,12 @@ def test_nested_columns_of_files_that_others_wrote_are_copied(
     assert {key for key in old if old[key] != new[key]} == changed_chunks
     assert result.bytes_copied > 0
     assert rows(table, *names, where="id <> 47") == [row for row in before if row[0] != 47]
-    found = rows(table, "n", "m", where="id = 47")
-    assert found == ([] if statement == "delete" else [(1000, {"k": ["v47", None]})])
+    row = rows(table, "n", "m", where="id = 47")
+    assert row == ([] if statement == "delete" else [(1000, {"k": ["v47", None]})])
     check(table, counts_nan=False)  # the file came without
 
 
-def test_a_file_of_which_little_stays_is_written_as_a_whole_and_the_log_says_why(table, caplog):
+def test_a_file_of_which_little_is_copied_is_encoded_as_a_whole_and_the_log_says_why(table, caplog):
     with caplog.at_level("INFO", "icefloe"):
         result = table.delete().where("id % 2 = 0").execute()
     assert "is encoded again: the changes leave little of the file as it is" in caplog.text
@@ -291,34 +291,34 @@ def test_explain_says_how_a_file_is_rewritten(table_of):
     assert large in str(table.delete().where("id = 1").explain())
 
 
-def test_explain_tells_when_little_would_be_left_of_a_file(table):
+def test_explain_says_if_little_of_a_file_would_be_copied(table):
     little = "if rows of every row group change: the changes leave little of the file as it is"
     assert little not in str(table.update().set("s", "''").explain())
     every = table.update().set("id", "0").set("n", "0").set("x", "0.0").set("s", "''")
-    told = str(every.set("inner", "NULL").explain())
-    assert f"are copied as bytes; every row is encoded again {little}" in told
+    text = str(every.set("inner", "NULL").explain())
+    assert f"are copied as bytes; every row is encoded again {little}" in text
     assert little not in str(table.delete().where("id > 5").explain())
 
 
-def test_explain_tells_which_footers_it_did_not_read(table, monkeypatch):
+def test_explain_says_which_footers_it_did_not_read(table, monkeypatch):
     monkeypatch.setattr("icefloe.commands.plan._MOST_FILES", 0)
-    told = str(table.update().set("s", "''").explain())
-    assert "are copied as bytes; its footer was not read for this plan" in told
+    text = str(table.update().set("s", "''").explain())
+    assert "are copied as bytes; its footer was not read for this plan" in text
 
 
-def test_explain_tells_of_a_file_that_cannot_be_read(table):
+def test_explain_reports_a_file_that_cannot_be_read(table):
     path = path_of(table)
     path.write_bytes(path.read_bytes()[:-1])
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-    told = table.delete().where("id = 1").explain().files[0].reason
-    assert "it cannot be rewritten" in told
-    assert f"{path} is damaged" in told
+    text = table.delete().where("id = 1").explain().files[0].reason
+    assert "it cannot be rewritten" in text
+    assert f"{path} is damaged" in text
 
 
 def test_files_outside_the_data_folder_are_rewritten_inside_and_failures_leave_none(
     table_of, tmp_path, monkeypatch
 ):
-    """Where a failed statement's files are looked for, under the partition's own folder."""
+    """Files of failed statements are searched for there, in the partition's folder."""
     table = table_of(SCHEMA, ROWS[:9], mode="copy-on-write", partition_by=("n",))
     elsewhere = tmp_path / "elsewhere"
     table.set_properties({"write.data.path": f"file://{elsewhere}"})
@@ -341,7 +341,7 @@ def test_files_outside_the_data_folder_are_rewritten_inside_and_failures_leave_n
     assert {path.parent for path in elsewhere.rglob("*.parquet")} == {elsewhere / "n=3"}
 
 
-def test_a_file_with_timestamps_of_96_bits_is_changed_through_spark(lake, table_of, caplog):
+def test_spark_rewrites_a_file_with_timestamps_of_96_bits(lake, table_of, caplog):
     table = table_of(
         "id BIGINT, t TIMESTAMP_NTZ, s STRING",
         [{"id": i, "t": datetime(2020, 1, 1), "s": "s"} for i in range(3)],
@@ -374,7 +374,7 @@ def test_a_file_with_timestamps_of_96_bits_is_changed_through_spark(lake, table_
     ]
 
 
-def test_a_file_that_was_changed_where_it_lies_is_told(table_of):
+def test_a_file_that_was_changed_in_place_is_reported(table_of):
     """Its size is not what the table's metadata says: its deletes may be wrong as well."""
     table = table_of("id BIGINT, s STRING", [{"id": i, "s": "s"} for i in range(3)])
     table.delete().where("id = 1").execute()
@@ -386,7 +386,7 @@ def test_a_file_that_was_changed_where_it_lies_is_told(table_of):
 
 
 @pytest.mark.parametrize("damage", ["truncated", "page"])
-def test_damaged_files_are_told_by_path_and_nothing_is_published(table, damage):
+def test_errors_for_damaged_files_have_the_path_and_nothing_is_published(table, damage):
     path, commits = path_of(table), len(snapshots(table))
     data = bytearray(path.read_bytes())
     if damage == "truncated":

@@ -49,10 +49,10 @@ def with_dictionary(data: bytes | pa.Buffer) -> set[str]:
 )
 def test_the_paths_are_those_of_the_file(values, paths):
     table = pa.table({"c": values})
-    found = columns_with_repeats(table)
-    assert set(found) == paths
+    repeating = columns_with_repeats(table)
+    assert set(repeating) == paths
     sink = io.BytesIO()
-    pq.write_table(table, sink, use_dictionary=found or False)
+    pq.write_table(table, sink, use_dictionary=repeating or False)
     assert with_dictionary(sink.getvalue()) == paths
 
 
@@ -69,8 +69,8 @@ def test_a_dictionary_that_was_given_up_is_not_made_again():
     assert with_dictionary(sink.getvalue()) == {"few", "many"}
     file = open_buffer("old", pa.py_buffer(sink.getvalue()))
     columns = columns_of(file.footer)
-    anew = encode(table, options_like(file, [(c, c) for c in columns], {}))
-    data = anew.read(0, anew.size)
+    encoded = encode(table, options_like(file, [(c, c) for c in columns], {}))
+    data = encoded.read(0, encoded.size)
     assert with_dictionary(data) == {"few"}
     assert pq.read_table(io.BytesIO(data)).equals(table)
     assert problems("new", pa.py_buffer(data)) == []

@@ -90,7 +90,7 @@ def test_every_kind_of_value_is_written_as_it_was_read():
         (b"\x1c" * 100 + b"\x00" * 100, "too deeply"),
     ],
 )
-def test_malformed_structures_are_told_apart(data, why):
+def test_malformed_structures_have_distinct_errors(data, why):
     with pytest.raises(MalformedError, match=why):
         read_struct(data)
 
@@ -103,13 +103,13 @@ def test_an_empty_list_may_have_no_type():
 
 
 @pytest.mark.parametrize("length", [0, 3, 11, 12, 500, -1, -4, -9, -200])
-def test_a_file_cut_short_is_refused_with_its_path(length):
+def test_a_truncated_file_is_refused_with_its_path(length):
     data = written().to_pybytes()[:length]
     with pytest.raises(DamagedFileError, match=r"bucket/a\.parquet is damaged: "):
         open_buffer("bucket/a.parquet", pa.py_buffer(data))
 
 
-def test_a_store_that_gives_fewer_bytes_is_found_out():
+def test_a_storage_that_returns_fewer_bytes_is_detected():
     data = written().to_pybytes()
     with pytest.raises(DamagedFileError, match="it ends within the bytes"):
         open_parquet("x", len(data) + 10, lambda start, length: data[start : start + length])
@@ -130,7 +130,7 @@ def test_long_footers_take_a_second_read():
     assert len(reads) == 2
 
 
-def test_random_damage_to_a_footer_raises_nothing_but_what_tells_of_it():
+def test_random_damage_to_a_footer_raises_only_errors_for_damaged_files():
     data = written().to_pybytes()
     begin = open_buffer("x", pa.py_buffer(data)).footer_at
     chance = random.Random(3)
@@ -161,7 +161,7 @@ def test_encrypted_files_are_refused():
 def test_chunks_in_other_files_or_outside_the_data_are_refused():
     data = written()
     file = open_buffer("x", data)
-    for field, found, why in (
+    for field, wrong, why in (
         (
             Chunk.FILE_PATH,
             (ThriftType.BINARY, b"other.parquet"),
@@ -171,7 +171,7 @@ def test_chunks_in_other_files_or_outside_the_data_are_refused():
     ):
         group = file.groups[0]
         chunks = group[Group.COLUMNS][1].values
-        first = changed(chunks[0], {field: found})
+        first = changed(chunks[0], {field: wrong})
         columns = (ThriftType.LIST, Items(ThriftType.STRUCT, [first, *chunks[1:]]))
         groups = [changed(group, {Group.COLUMNS: columns}), *file.groups[1:]]
         footer = changed(
@@ -201,7 +201,7 @@ def test_chunks_in_other_files_or_outside_the_data_are_refused():
     ],
 )
 def test_chunks_of_another_type_than_the_schema_says_are_refused(wrong):
-    """PyArrow would end the process that looks at their statistics."""
+    """PyArrow crashes the process that reads their statistics."""
     data = written()
     file = open_buffer("f", data)
     first, *others = items(file.groups[0], Group.COLUMNS)

@@ -109,8 +109,8 @@ def with_meta(data: pa.Buffer, column: str, fields: Mapping[int, Any]) -> pa.Buf
 
 def with_nested(data: pa.Buffer, column: str, which: int, fields: Mapping[int, Any]) -> pa.Buffer:
     """The file with other statistics of a column's first chunk."""
-    told = value(value(chunk_of(data, column), Chunk.META), which)
-    return with_meta(data, column, {which: (ThriftType.STRUCT, changed(told, fields))})
+    statistics = value(value(chunk_of(data, column), Chunk.META), which)
+    return with_meta(data, column, {which: (ThriftType.STRUCT, changed(statistics, fields))})
 
 
 def with_list(
@@ -119,9 +119,9 @@ def with_list(
     """The file with another field of a chunk's page index; of a list, other values."""
     file, chunk = open_buffer("x", data), chunk_of(data, column)
     index, _ = read_struct(file.take(value(chunk, which), value(chunk, which + 1)))
-    kind, found = index[field]
+    kind, old = index[field]
     is_list = kind == ThriftType.LIST
-    new = Items(found.kind, change(list(found.values))) if is_list else change(found)
+    new = Items(old.kind, change(list(old.values))) if is_list else change(old)
     damaged = write_struct(changed(index, {field: (kind, new)}))
     placed = {which: (ThriftType.I64, file.footer_at), which + 1: (ThriftType.I32, len(damaged))}
     return with_chunk(data, column, placed, damaged)
@@ -130,11 +130,11 @@ def with_list(
 def with_second(data: pa.Buffer, column: str, which: int, field: int, wrong: Any) -> pa.Buffer:
     """The file with another second entry in a list of a chunk's page index, or another number."""
 
-    def change(found: Any) -> Any:
-        if not isinstance(found, list):
+    def change(old: Any) -> Any:
+        if not isinstance(old, list):
             return wrong
-        assert len(found) > 2
-        return [found[0], wrong(found[1]) if callable(wrong) else wrong, *found[2:]]
+        assert len(old) > 2
+        return [old[0], wrong(old[1]) if callable(wrong) else wrong, *old[2:]]
 
     return with_list(data, column, which, field, change)
 
@@ -150,24 +150,24 @@ def test_row_groups():
     assert "size is not the sum" in str(
         problems("x", with_group(data, {Group.BYTES: (ThriftType.I64, 5)}))
     )
-    assert "does not begin" in str(
+    assert "does not start" in str(
         problems("x", with_group(data, {Group.OFFSET: (ThriftType.I64, 5)}))
     )
     wrong = with_group(data, {Group.ORDINAL: (ThriftType.I16, 7)})
     assert "says it is number 7" in str(problems("x", wrong))
     bloom = {Meta.BLOOM: (ThriftType.I64, len(MAGIC)), Meta.BLOOM_LENGTH: (ThriftType.I32, 10)}
-    found = problems("x", with_meta(data, "id", bloom))
-    assert "the Bloom filter of column 0" in str(found)
+    messages = problems("x", with_meta(data, "id", bloom))
+    assert "the Bloom filter of column 0" in str(messages)
     bare = with_chunk(data, "id", {Chunk.OFFSET_INDEX: None, Chunk.COLUMN_INDEX: None})
     assert "column chunks have an offset index" in str(problems("x", bare))
 
 
-def test_a_value_that_statistics_leave_out():
+def test_a_value_outside_the_bounds():
     data = written(compression="none", use_dictionary=False).to_pybytes()
     at = data.index((1999).to_bytes(8, "little"), 10_000)
     wrong = data[:at] + (99_999).to_bytes(8, "little") + data[at + 8 :]
-    found = problems("x", pa.py_buffer(wrong))
-    assert "its values are from 0 to 99999, it is told 0 to 1999" in str(found)
+    messages = problems("x", pa.py_buffer(wrong))
+    assert "its values are from 0 to 99999, its bounds are 0 to 1999" in str(messages)
 
 
 def big(number: int, size: int) -> bytes:
@@ -175,25 +175,25 @@ def big(number: int, size: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("column", "field", "wrong", "told"),
+    ("column", "field", "wrong", "message"),
     [
         ("id", Statistics.NULLS, 3, "it has 0 NULLs, its statistics say 3"),
         ("many", Statistics.NULLS, 3, "it has 2000 NULLs, its statistics say 3"),
         ("inner.texts", Statistics.NULLS, 3, "NULLs, its statistics say 3"),
         ("name", Statistics.DISTINCT, 49, "it has 50 distinct values, its statistics say 49"),
-        ("id", Statistics.MOST, (2000).to_bytes(8, "little"), "it is told 0 to 2000"),
-        ("id", Statistics.OLD_MOST, (2000).to_bytes(8, "little"), "it is told 0 to 2000"),
-        ("name", Statistics.LEAST, b"n", "it is told b'n' to b'n9'"),
-        ("name", Statistics.MOST, b"z", "it is told b'n0' to b'z'"),
-        ("price", Statistics.LEAST, big(-10, 13), "it is told -10 to 1990"),
-        ("price", Statistics.OLD_LEAST, big(-10, 13), "it is told -10 to None"),
-        ("is", Statistics.MOST, b"\0", "it is told False to False"),
-        ("is", Statistics.OLD_MOST, b"\0", "it is told False to False"),
-        ("fixed", Statistics.MOST, b"\0\0\7\xd0", "it is told"),
-        ("inner.x", Statistics.LEAST, bytes(7) + b"\x80", "it is told"),
+        ("id", Statistics.MOST, (2000).to_bytes(8, "little"), "its bounds are 0 to 2000"),
+        ("id", Statistics.OLD_MOST, (2000).to_bytes(8, "little"), "its bounds are 0 to 2000"),
+        ("name", Statistics.LEAST, b"n", "its bounds are b'n' to b'n9'"),
+        ("name", Statistics.MOST, b"z", "its bounds are b'n0' to b'z'"),
+        ("price", Statistics.LEAST, big(-10, 13), "its bounds are -10 to 1990"),
+        ("price", Statistics.OLD_LEAST, big(-10, 13), "its bounds are -10 to None"),
+        ("is", Statistics.MOST, b"\0", "its bounds are False to False"),
+        ("is", Statistics.OLD_MOST, b"\0", "its bounds are False to False"),
+        ("fixed", Statistics.MOST, b"\0\0\7\xd0", "its bounds are"),
+        ("inner.x", Statistics.LEAST, bytes(7) + b"\x80", "its bounds are"),
     ],
 )
-def test_statistics_of_chunks(column, field, wrong, told):
+def test_statistics_of_chunks(column, field, wrong, message):
     data = written()
     kind = ThriftType.BINARY if isinstance(wrong, bytes) else ThriftType.I64
     fields: dict[int, Any] = {field: (kind, wrong)}
@@ -201,13 +201,13 @@ def test_statistics_of_chunks(column, field, wrong, told):
         fields[Statistics.OLD_MOST] = None
     if column == "inner.x":  # minus zero is as good as zero
         fields[field] = (kind, b"\1" + wrong[1:])
-    found = problems("x", with_nested(data, column, Meta.STATISTICS, fields))
-    assert len(found) == 1
-    assert told in found[0]
+    messages = problems("x", with_nested(data, column, Meta.STATISTICS, fields))
+    assert len(messages) == 1
+    assert message in messages[0]
 
 
-def test_bounds_that_are_cut_must_be_the_beginning_of_values():
-    """Unless they are said to be exact."""
+def test_truncated_bounds_must_be_prefixes_of_values():
+    """Unless they are marked as exact."""
     data, inexact = written(), (ThriftType.TRUE, False)
     fields = {Statistics.LEAST_IS_EXACT: inexact, Statistics.MOST_IS_EXACT: inexact}
 
@@ -221,11 +221,11 @@ def test_bounds_that_are_cut_must_be_the_beginning_of_values():
     assert with_bounds(b"n", b"o") == []
     assert with_bounds(b"n0", b"n:") == []
     for low in (b"m", b"n1", b""):
-        assert "it is told" in str(with_bounds(low, b"o"))
+        assert "its bounds are" in str(with_bounds(low, b"o"))
     for high in (b"n", b"p", b"zz", b"ooooo", b"n8"):
-        assert "it is told" in str(with_bounds(b"n", high))
+        assert "its bounds are" in str(with_bounds(b"n", high))
     fields[Statistics.LEAST_IS_EXACT] = (ThriftType.TRUE, True)
-    assert "it is told" in str(with_bounds(b"n", b"o"))
+    assert "its bounds are" in str(with_bounds(b"n", b"o"))
     assert with_bounds(b"n0", b"o") == []
 
 
@@ -234,8 +234,8 @@ def test_a_bound_without_the_other():
         Statistics.LEAST: None,
         Statistics.MOST: (ThriftType.BINARY, (10**9).to_bytes(8, "little")),
     }
-    (found,) = problems("x", with_nested(written(), "id", Meta.STATISTICS, fields))
-    assert "it is told None to 1000000000" in found
+    (messages,) = problems("x", with_nested(written(), "id", Meta.STATISTICS, fields))
+    assert "its bounds are None to 1000000000" in messages
 
 
 @pytest.mark.parametrize(
@@ -245,17 +245,17 @@ def test_bounds_may_have_their_last_character_raised(text, bound):
     data = io_of(pa.table({"s": [text + "x" * 99]}))
     chunk = items(open_buffer("x", data).groups[0], Group.COLUMNS)[0]
     meta = value(chunk, Chunk.META)
-    told = changed(
+    statistics = changed(
         value(meta, Meta.STATISTICS),
         {Statistics.MOST: (ThriftType.BINARY, bound.encode()), Statistics.MOST_IS_EXACT: None},
     )
-    meta = changed(meta, {Meta.STATISTICS: (ThriftType.STRUCT, told)})
+    meta = changed(meta, {Meta.STATISTICS: (ThriftType.STRUCT, statistics)})
     chunks = Items(ThriftType.STRUCT, [changed(chunk, {Chunk.META: (ThriftType.STRUCT, meta)})])
     assert problems("x", with_group(data, {Group.COLUMNS: (ThriftType.LIST, chunks)})) == []
 
 
 @pytest.mark.parametrize(
-    ("version", "page", "field", "wrong", "told"),
+    ("version", "page", "field", "wrong", "message"),
     [
         ("1.0", Page.DATA, PageData.STATISTICS, "nulls", "2 NULLs, its statistics say 3"),
         ("2.0", Page.DATA_V2, PageDataV2.NULLS, 3, "it has 2 NULLs, not 3"),
@@ -265,8 +265,8 @@ def test_bounds_may_have_their_last_character_raised(text, bound):
         ("1.0", Page.UNCOMPRESSED, None, 50, "its pages have"),
     ],
 )
-def test_headers_of_pages(version, page, field, wrong, told):
-    """As they lie in the file, each as long as it was."""
+def test_headers_of_pages(version, page, field, wrong, message):
+    """Rewritten in the file, with the same length."""
     rows = pa.table({"n": pa.array([1, None, 3, None, 5], pa.int64())})
     options = {"use_dictionary": False, "compression": "none", "data_page_version": version}
     data = io_of(rows, **options).to_pybytes()
@@ -284,12 +284,12 @@ def test_headers_of_pages(version, page, field, wrong, told):
         new = changed(header, {page: (ThriftType.STRUCT, inner)})
     written = write_struct(new)
     assert len(MAGIC) + len(written) == body
-    found = told_of(data[: len(MAGIC)] + written + data[body:])
-    assert told in found
+    messages = problems_of(data[: len(MAGIC)] + written + data[body:])
+    assert message in messages
 
 
-def told_of(data: bytes) -> str:
-    """What is found, whether PyArrow reads the pages or not."""
+def problems_of(data: bytes) -> str:
+    """The problems, whether PyArrow reads the pages or not."""
     file = open_buffer("x", pa.py_buffer(data))
     chunk = items(file.groups[0], Group.COLUMNS)[0]
     column = pa.array([1, None, 3, None, 5], pa.int64())
@@ -325,23 +325,23 @@ def test_row_groups_without_rows():
 
 
 @pytest.mark.parametrize(
-    ("column", "field", "told"),
+    ("column", "field", "message"),
     [
         ("many", Sizes.REPETITION, "its levels are"),
         ("inner.texts", Sizes.DEFINITION, "its levels are"),
         ("name", Sizes.BYTES, "its values have 5600 bytes, its statistics say 7"),
     ],
 )
-def test_size_statistics(column, field, told):
+def test_size_statistics(column, field, message):
     data = written()
     sizes = value(value(chunk_of(data, column), Chunk.META), Meta.SIZES)
-    kind, found = sizes[field]
+    kind, old = sizes[field]
     if kind == ThriftType.LIST:
-        found = Items(found.kind, [found.values[0] + 1, found.values[1] - 1, *found.values[2:]])
+        old = Items(old.kind, [old.values[0] + 1, old.values[1] - 1, *old.values[2:]])
     else:
-        found = 7
-    (problem,) = problems("x", with_nested(data, column, Meta.SIZES, {field: (kind, found)}))
-    assert told in problem
+        old = 7
+    (problem,) = problems("x", with_nested(data, column, Meta.SIZES, {field: (kind, old)}))
+    assert message in problem
 
 
 def test_encodings():
@@ -354,11 +354,11 @@ def test_encodings():
     wrong = with_meta(data, "name", {Meta.ENCODING_STATS: (ThriftType.LIST, stats)})
     assert "its pages are encoded as" in str(problems("x", wrong))
     wrong = with_meta(data, "name", {Meta.ENCODINGS: (ThriftType.LIST, Items(ThriftType.I32, [0]))})
-    assert "does not tell of its encodings [8]" in str(problems("x", wrong))
+    assert "does not list its encodings [8]" in str(problems("x", wrong))
 
 
 @pytest.mark.parametrize(
-    ("column", "field", "wrong", "told"),
+    ("column", "field", "wrong", "message"),
     [
         ("id", ColumnIndex.LEAST, (7).to_bytes(8, "little"), "page 1: its values are from"),
         ("id", ColumnIndex.MOST, (10**9).to_bytes(8, "little"), "page 1: its values are from"),
@@ -374,18 +374,18 @@ def test_encodings():
         ("id", ColumnIndex.ORDER, 2, "its pages are not in the order"),
     ],
 )
-def test_column_indexes(column, field, wrong, told):
+def test_column_indexes(column, field, wrong, message):
     data = written(**PAGES)
-    found = problems("x", with_second(data, column, Chunk.COLUMN_INDEX, field, wrong))
-    assert told in found[0]
+    messages = problems("x", with_second(data, column, Chunk.COLUMN_INDEX, field, wrong))
+    assert message in messages[0]
 
 
 def test_bounds_of_pages_with_booleans():
     """Their pages are large: of one, there is only the first to be wrong."""
     data = written(write_page_index=True)
     wrong = with_list(data, "is", Chunk.COLUMN_INDEX, ColumnIndex.MOST, lambda _: [b"\0"])
-    found = problems("x", wrong)
-    assert "from False to True, it is told False to False, as the column index" in str(found)
+    messages = problems("x", wrong)
+    assert "from False to True, its bounds are False to False, as the column index" in str(messages)
 
 
 @pytest.mark.parametrize("field", [Location.OFFSET, Location.SIZE, Location.FIRST_ROW])
@@ -396,20 +396,20 @@ def test_places_in_offset_indexes(field):
 
     data = written(**PAGES)
     wrong = with_second(data, "many", Chunk.OFFSET_INDEX, OffsetIndex.LOCATIONS, moved)
-    assert "does not tell where its pages are" in str(problems("x", wrong))
+    assert "has wrong locations of pages" in str(problems("x", wrong))
 
 
-def test_indexes_of_some_pages_alone():
-    """Nor without an offset index, which tells what pages there are."""
+def test_indexes_of_some_pages_only():
+    """Nor without an offset index, which locates the pages."""
     data = written(**PAGES)
     chunk = {Chunk.OFFSET_INDEX: None, Chunk.OFFSET_INDEX_LENGTH: None}
     assert "column index without an offset" in str(problems("x", with_chunk(data, "id", chunk)))
-    for which, field, told in (
-        (Chunk.COLUMN_INDEX, ColumnIndex.NULL_COUNTS, "its column index tells of"),
-        (Chunk.OFFSET_INDEX, OffsetIndex.BYTES, "its offset index tells the bytes of"),
+    for which, field, message in (
+        (Chunk.COLUMN_INDEX, ColumnIndex.NULL_COUNTS, "its column index has"),
+        (Chunk.OFFSET_INDEX, OffsetIndex.BYTES, "its offset index has the bytes of"),
     ):
-        short = with_list(data, "name", which, field, lambda found: found[1:])
-        assert told in str(problems("x", short))
+        short = with_list(data, "name", which, field, lambda old: old[1:])
+        assert message in str(problems("x", short))
 
 
 def test_sizes_in_offset_indexes():

@@ -35,8 +35,8 @@ from support.random_parquet import (
     by_spark,
     cases,
     open_file,
-    operate,
     polars_reads,
+    rewrite_partially,
     write,
 )
 
@@ -51,7 +51,7 @@ def check(case: Case, spark: SparkSession) -> None:
     with TemporaryDirectory() as folder:
         source, target, plain = (Path(folder, f"{n}.parquet") for n in ("old", "new", "plain"))
         write(case, source, spark)
-        spliced, expected = operate(case, source, target)
+        spliced, expected = rewrite_partially(case, source, target)
 
         data = pa.py_buffer(target.read_bytes())
         assert spliced.size == len(data)
@@ -96,7 +96,7 @@ def spliced_of(
     rows: pa.Table,
     names: dict[str, str] | None = None,
 ) -> tuple[pa.Buffer, PartialRewrite]:
-    """The file after a partial rewrite; `rows` are those it shall have, row groups full but for the last."""
+    """The file after a partial rewrite; `rows` are its new rows, in full row groups but for the last."""
     starts = [0, *accumulate(change.rows for change in changes)]
     rewrite = PartialRewrite.plan(file, schema, names or {n: n for n in schema.names}, OPTIONS)
     sink = pa.BufferOutputStream()
@@ -122,7 +122,7 @@ NUMBERS = pa.table(
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_ranges_that_follow_each_other_are_read_at_once(indexed):
+def test_adjacent_ranges_are_read_at_once(indexed):
     source = source_of(NUMBERS, write_page_index=indexed)
     reads: list[tuple[int, int]] = []
 
@@ -179,7 +179,7 @@ def test_page_indexes_move_with_their_chunks():
 
 @pytest.mark.parametrize("indexed", [False, True])
 @pytest.mark.parametrize("column", ["added", "promoted"])
-def test_columns_that_are_encoded_anew_have_page_indexes_if_the_others_do(column, indexed):
+def test_columns_that_are_encoded_again_have_page_indexes_if_the_others_do(column, indexed):
     """arrow-rs does not open a file that has offset indexes of some chunks only."""
     narrow = NUMBERS.set_column(1, "n", NUMBERS["n"].cast(pa.int32()))
     old = narrow if column == "promoted" else NUMBERS.drop_columns("n")
@@ -208,8 +208,8 @@ def test_bloom_filters_move_with_their_chunks(tmp_path):
         rewrite = PartialRewrite.plan(file, schema, {"k": "k", "n": "n"}, OPTIONS)
         with new.open("wb") as sink:
             rewrite.run(sink, changes, lambda group, names: rows.slice(0, 2048).select(names))
-        found = connection.sql(f"FROM parquet_metadata('{new}') WHERE bloom_filter_offset > 0")
-        assert len(found.fetchall()) == 3
+        filters = connection.sql(f"FROM parquet_metadata('{new}') WHERE bloom_filter_offset > 0")
+        assert len(filters.fetchall()) == 3
         for key, times in (("key 3", 31), ("key 4", 0), ("key 597", 30)):
             (count,) = connection.sql(f"SELECT count(*) FROM '{new}' WHERE k = '{key}'").fetchone()
             assert count == times
@@ -256,7 +256,7 @@ def test_key_values_and_writer_are_kept_and_copies_of_the_schema_only_while_righ
 @pytest.mark.parametrize(
     ("updated", "kept"), [("id", True), ("shape", False), ("point", False), (None, True)]
 )
-def test_what_is_told_of_shapes_is_kept_until_they_may_have_changed(updated, kept):
+def test_geo_metadata_is_kept_until_geometries_may_have_changed(updated, kept):
     rows = pa.table(
         {"id": range(200), "shape": [b"POINT"] * 200, "point": [{"x": 1.0, "y": 2.0}] * 200}
     )
@@ -296,7 +296,7 @@ def test_a_required_column_is_another_one_than_an_optional_one():
     assert rewrite.columns[0].source is None
 
 
-def test_a_column_whose_bounds_are_ordered_otherwise_is_encoded_anew():
+def test_a_column_whose_bounds_have_another_order_is_encoded_again():
     file = source_of(NUMBERS)
     orders = list(items(file.footer, File.ORDERS))
     orders[1] = {2: (ThriftType.STRUCT, {})}
@@ -331,7 +331,7 @@ def test_old_files_with_wrong_chunk_lengths_are_not_copied(writer, wrong):
     assert ("wrong lengths" in str(cannot_copy(replace(file, footer=old)))) == wrong
 
 
-@pytest.mark.parametrize("damage", ["its bytes", "its place", "the pages it tells"])
+@pytest.mark.parametrize("damage", ["its bytes", "its offset", "its locations"])
 def test_a_file_with_a_damaged_page_index_has_none_afterwards(damage):
     file = source_of(NUMBERS, write_page_index=True)
     data = bytearray(file.read(0, file.size))
@@ -340,15 +340,15 @@ def test_a_file_with_a_damaged_page_index_has_none_afterwards(damage):
     if damage == "its bytes":
         data[start : start + 4] = b"\xff\xff\xff\xff"
     else:
-        at = value(chunks[1], Chunk.OFFSET_INDEX) if "pages" in damage else file.size
+        at = value(chunks[1], Chunk.OFFSET_INDEX) if damage == "its locations" else file.size
         moved = changed(chunks[0], {Chunk.OFFSET_INDEX: (ThriftType.I64, at)})
         data[file.footer_at :] = footer_bytes(with_chunks(file, 0, [moved, *chunks[1:]]))
     damaged = open_buffer("x", pa.py_buffer(bytes(data)))
     new, _ = spliced_of(damaged, NUMBERS.schema, [GroupChange(100)] * 3, NUMBERS)
     assert problems("new", new) == []
-    found = pq.read_metadata(pa.BufferReader(new))
-    kept = [found.row_group(group).column(leaf) for group in range(3) for leaf in range(3)]
-    assert not any(chunk.has_offset_index or chunk.has_column_index for chunk in kept)
+    footer = pq.read_metadata(pa.BufferReader(new))
+    chunks = [footer.row_group(group).column(leaf) for group in range(3) for leaf in range(3)]
+    assert not any(chunk.has_offset_index or chunk.has_column_index for chunk in chunks)
 
 
 @pytest.mark.parametrize(
@@ -356,15 +356,15 @@ def test_a_file_with_a_damaged_page_index_has_none_afterwards(damage):
     [(4, -5), (4, 10**6), (-3, 10), (0, 10), (b"4", 5), (4, b"5")],
     ids=["length below 0", "too long", "before the file", "in the magic", "text", "length as text"],
 )
-def test_a_bloom_filter_of_no_place_is_left_out(place):
+def test_a_bloom_filter_without_a_valid_offset_is_left_out(place):
     file = source_of(NUMBERS)
     first, *others = items(file.groups[0], Group.COLUMNS)
     start, length = (
         (ThriftType.BINARY if isinstance(n, bytes) else ThriftType.I64, n) for n in place
     )
     meta = changed(value(first, Chunk.META), {Meta.BLOOM: start, Meta.BLOOM_LENGTH: length})
-    told = changed(first, {Chunk.META: (ThriftType.STRUCT, meta)})
-    odd = replace(file, footer=with_chunks(file, 0, [told, *others]))
+    odd_chunk = changed(first, {Chunk.META: (ThriftType.STRUCT, meta)})
+    odd = replace(file, footer=with_chunks(file, 0, [odd_chunk, *others]))
     new, _ = spliced_of(odd, NUMBERS.schema, [GroupChange(100)] * 3, NUMBERS)
     assert problems("new", new) == []
     assert pq.read_table(pa.BufferReader(new)).equals(NUMBERS)
@@ -380,11 +380,11 @@ def test_a_bloom_filter_of_no_place_is_left_out(place):
         {Chunk.COLUMN_INDEX_LENGTH: (ThriftType.I32, -5)},
     ],
 )
-def test_a_page_index_of_no_place_is_left_out(place):
+def test_a_page_index_without_a_valid_offset_is_left_out(place):
     file = source_of(NUMBERS, write_page_index=True)
     first, *others = items(file.groups[0], Group.COLUMNS)
-    told = changed(first, place)
-    odd = replace(file, footer=with_chunks(file, 0, [told, *others]))
+    odd_chunk = changed(first, place)
+    odd = replace(file, footer=with_chunks(file, 0, [odd_chunk, *others]))
     new, _ = spliced_of(odd, NUMBERS.schema, [GroupChange(100)] * 3, NUMBERS)
     assert problems("new", new) == []
     assert pq.read_table(pa.BufferReader(new)).equals(NUMBERS)
@@ -398,7 +398,7 @@ def with_chunks(file: ParquetBytes, group: int, chunks: list[Struct]) -> Struct:
     return changed(file.footer, {File.GROUPS: (ThriftType.LIST, Items(ThriftType.STRUCT, groups))})
 
 
-def test_a_first_row_group_without_rows_tells_nothing_of_encodings():
+def test_a_first_row_group_without_rows_does_not_decide_encodings():
     file = source_of(NUMBERS, compression="gzip")
     bare: Struct = {Chunk.FILE_OFFSET: (ThriftType.I64, 0)}
     empty = changed(
@@ -469,15 +469,15 @@ def test_files_that_spark_wrote(spark, tmp_path, codec, version):
     for reader in READERS:
         assert reader(target) == reader(plain), reader.__name__
     for condition in ("id BETWEEN 2100 AND 2110", "s = 'k7'", "n = 77 AND x > 1500", "s = 'none'"):
-        found = [
+        results = [
             sorted(map(str, spark.read.parquet(str(path)).where(condition).collect()))
             for path in (target, plain)
         ]
-        assert found[0] == found[1], condition
+        assert results[0] == results[1], condition
 
 
-def test_bytes_of_texts_are_not_told_where_pyarrow_counts_them_wrongly():
-    """Of texts that it encodes as differences, it counts what differs alone."""
+def test_byte_counts_of_strings_are_left_out_where_pyarrow_counts_wrongly():
+    """With DELTA_BYTE_ARRAY it counts only the bytes that differ from the value before."""
     rows = pa.table({"s": [f"a long text {i // 7}" for i in range(300)], "n": range(300)})
     options = {"column_encoding": {"s": "DELTA_BYTE_ARRAY"}, "use_dictionary": False}
     source = source_of(rows, write_page_index=True, **options)

@@ -169,14 +169,14 @@ def rewritten(
     deleted: list[int],
 ) -> tuple[DataFile | None, RewrittenFile]:
     path = old.file_path.removeprefix("file://")
-    gone = pack(np.array(deleted, dtype=np.int64)) if deleted else None
+    packed = pack(np.array(deleted, dtype=np.int64)) if deleted else None
     plan = RewritePlan(
         layout=layout_of(folder, schema),
-        files={"uri": FileToRewrite(LOCAL, path, f"file://{folder}", old.record_count, gone)},
+        files={"uri": FileToRewrite(LOCAL, path, f"file://{folder}", old.record_count, packed)},
         file_column="file",
         pos_column="pos",
         assigned=assigned,
-        delete_column="gone",
+        delete_column="deletes",
     )
     result = rewrite_file(plan, "uri", changes)
     assert isinstance(result, RewrittenFile)
@@ -201,7 +201,7 @@ def edits(draw: Any) -> tuple[int, int, Schema, pa.Table, dict[str, str], list[i
     seed = draw(st.integers(0, 2**31))
     schema = draw(st.sampled_from([SCHEMA, SCHEMA, LARGER]))
     names = [f.name for f in schema.fields if f.name != "id"]
-    chosen = sorted(draw(st.sets(st.sampled_from(names), max_size=3)))
+    assigned = sorted(draw(st.sets(st.sampled_from(names), max_size=3)))
     low = draw(st.integers(0, count - 1))
     span = draw(st.integers(1, count))
     chance = np.random.default_rng(seed)
@@ -211,14 +211,14 @@ def edits(draw: Any) -> tuple[int, int, Schema, pa.Table, dict[str, str], list[i
         int(i) for i in range(count) if earlier and chance.random() < 0.05 and i not in touched
     ]
     new = some_rows(len(touched), seed + 1)
-    wanted = schema_to_pyarrow(schema)
+    target = schema_to_pyarrow(schema)
     columns: dict[str, Any] = {"pos": pa.array(touched, pa.int64())}
-    share = draw(st.sampled_from([0.0, 0.3, 1.0])) if chosen else 1.0
-    columns["gone"] = pa.array([bool(chance.random() < share) for _ in touched], pa.bool_())
-    for name in chosen:
+    share = draw(st.sampled_from([0.0, 0.3, 1.0])) if assigned else 1.0
+    columns["deletes"] = pa.array([bool(chance.random() < share) for _ in touched], pa.bool_())
+    for name in assigned:
         source = {"number": "n"}.get(name, name)
-        columns[f"new {name}"] = pa.array([row[source] for row in new], wanted.field(name).type)
-    return count, seed, schema, pa.table(columns), {n: f"new {n}" for n in chosen}, deleted
+        columns[f"new {name}"] = pa.array([row[source] for row in new], target.field(name).type)
+    return count, seed, schema, pa.table(columns), {n: f"new {n}" for n in assigned}, deleted
 
 
 FEW = settings(
@@ -249,7 +249,7 @@ def compare(case: Any) -> None:
         assert cut.null_value_counts == whole.null_value_counts
         for field, nans in whole.nan_value_counts.items():
             assert cut.nan_value_counts.get(field, nans) == nans
-        if not deleted and not any(changes["gone"].to_pylist()):
+        if not deleted and not any(changes["deletes"].to_pylist()):
             assert cut.nan_value_counts == whole.nan_value_counts
         for field, bound in whole.lower_bounds.items():
             if may_have_bounds(cut.lower_bounds, field):
@@ -267,7 +267,7 @@ def counts_of(result: RewrittenFile) -> tuple[int, int, int]:
 
 
 def may_have_bounds(bounds: dict[int, bytes], field: int) -> bool:
-    """Bounds must be there, but of numbers that are all NaN in one of the row groups."""
+    """Bounds are required, except for numbers that are all NaN in one of the row groups."""
     return field in bounds or field not in FLOATS
 
 
@@ -292,8 +292,8 @@ def test_a_partial_rewrite_gives_what_a_plain_rewrite_gives_many_times(case):
 
 
 def changes_at(positions: list[int], **columns: list[Any]) -> pa.Table:
-    gone = columns.pop("gone", [False] * len(positions))
-    return pa.table({"pos": positions, "gone": gone, **columns})
+    deletes = columns.pop("deletes", [False] * len(positions))
+    return pa.table({"pos": positions, "deletes": deletes, **columns})
 
 
 def chunks_of(path: str, leaf: int) -> list[bytes]:
@@ -323,16 +323,16 @@ def test_an_update_copies_all_but_the_chunks_of_its_column(tmp_path):
 def test_a_delete_encodes_its_row_group_alone_and_counts_nan_exactly(tmp_path):
     rows = some_rows(100, 2)
     old = first_file(tmp_path, rows)
-    gone = next(
+    nan_row = next(
         i for i, row in enumerate(rows) if i > 20 and row["x"] is not None and row["x"] != row["x"]
     )
-    changes = changes_at([gone], gone=[True])
+    changes = changes_at([nan_row], deletes=[True])
     new, result = rewritten(tmp_path, old, SCHEMA, changes, {}, [99])
     assert result.not_copied_because is None
-    left = [row["x"] for i, row in enumerate(rows) if i not in (gone, 99)]
+    left = [row["x"] for i, row in enumerate(rows) if i not in (nan_row, 99)]
     assert new.nan_value_counts[3] == sum(x is not None and x != x for x in left)
     ids = pq.read_table(new.file_path.removeprefix("file://"))["id"].to_pylist()
-    assert ids == [i for i in range(100) if i not in (gone, 99)]
+    assert ids == [i for i in range(100) if i not in (nan_row, 99)]
 
 
 @pytest.mark.parametrize(
@@ -342,15 +342,17 @@ def test_a_delete_encodes_its_row_group_alone_and_counts_nan_exactly(tmp_path):
         (range(0, 100, 3), (), "the changes leave little of the file"),
     ],
 )
-def test_little_to_copy_is_written_as_a_whole(tmp_path, positions, assigned, why):
+def test_a_file_of_which_little_can_be_copied_is_encoded_as_a_whole(
+    tmp_path, positions, assigned, why
+):
     rows = some_rows(100, 3)
     old = first_file(tmp_path, rows)
-    wanted = schema_to_pyarrow(SCHEMA)
+    target = schema_to_pyarrow(SCHEMA)
     touched = list(positions)
     values = {
-        f"new {n}": pa.array([rows[i][n] for i in touched], wanted.field(n).type) for n in assigned
+        f"new {n}": pa.array([rows[i][n] for i in touched], target.field(n).type) for n in assigned
     }
-    changes = pa.table({"pos": touched, "gone": [not assigned] * len(touched), **values})
+    changes = pa.table({"pos": touched, "deletes": [not assigned] * len(touched), **values})
     _, result = rewritten(tmp_path, old, SCHEMA, changes, {n: f"new {n}" for n in assigned}, [])
     assert why in result.not_copied_because
 
@@ -364,7 +366,7 @@ def test_a_null_in_a_required_column_stops_it_and_leaves_no_file(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["truncated", "a page of the column", "no Parquet at all"])
-def test_a_damaged_file_is_told_by_its_path_and_leaves_no_file(tmp_path, damage):
+def test_the_error_for_a_damaged_file_has_its_path_and_no_file_is_left(tmp_path, damage):
     old = first_file(tmp_path, some_rows(100, 5))
     path = Path(old.file_path.removeprefix("file://"))
     data = bytearray(path.read_bytes())
@@ -399,9 +401,9 @@ UNKNOWN: dict[str, Any] = {
 
 def plain_file(folder: Path, schema: Schema = PLAIN, **options: Any) -> Path:
     """Four row groups, written by PyArrow alone."""
-    wanted = schema_to_pyarrow(schema)
-    columns = [pa.array(TEXTS if f.name == "s" else range(200)) for f in wanted]
-    rows = pa.table([c.cast(f.type) for c, f in zip(columns, wanted, strict=True)], schema=wanted)
+    target = schema_to_pyarrow(schema)
+    columns = [pa.array(TEXTS if f.name == "s" else range(200)) for f in target]
+    rows = pa.table([c.cast(f.type) for c, f in zip(columns, target, strict=True)], schema=target)
     path = folder / "plain.parquet"
     pq.write_table(rows, path, row_group_size=50, **options)
     return path
@@ -417,11 +419,11 @@ def with_footer(path: Path, footer: Struct) -> None:
 
 
 def updated(
-    path: Path, schema: Schema = PLAIN, column: str = "n", **known: Any
+    path: Path, schema: Schema = PLAIN, column: str = "n", **metrics: Any
 ) -> tuple[DataFile, RewrittenFile]:
     """The file with a new value in row 3."""
     old = DataFile.from_args(
-        _table_format_version=3, file_path=f"file://{path}", **{**UNKNOWN, **known}
+        _table_format_version=3, file_path=f"file://{path}", **{**UNKNOWN, **metrics}
     )
     kind = schema_to_pyarrow(schema).field(column).type
     changes = changes_at([3], v=pa.array([7]).cast(kind))
@@ -458,7 +460,7 @@ def test_row_groups_of_columns_that_cannot_stay_are_not_too_large_either(tmp_pat
     promoted = Schema(*(NestedField(f.field_id, f.name, LongType()) for f in PLAIN.fields[:2]))
     path = plain_file(tmp_path, Schema(*PLAIN.fields[:2]))
     old = DataFile.from_args(_table_format_version=3, file_path=f"file://{path}", **UNKNOWN)
-    first = changes_at(list(range(50)), gone=[True] * 50)
+    first = changes_at(list(range(50)), deletes=[True] * 50)
     _, result = rewritten(tmp_path, old, Schema(*PLAIN.fields[:2]), first, {}, [])
     assert result.not_copied_because is None
     _, result = rewritten(tmp_path, old, promoted, first, {}, [])
@@ -466,8 +468,8 @@ def test_row_groups_of_columns_that_cannot_stay_are_not_too_large_either(tmp_pat
 
 
 @pytest.mark.parametrize("zero", ["-0.0", "0.0"])
-def test_bounds_at_zero_reach_both_zeros(tmp_path, zero):
-    """DuckDB takes the zero it sees for a bound."""
+def test_bounds_at_zero_include_both_zeros(tmp_path, zero):
+    """DuckDB uses the zero it reads as a bound."""
     path = tmp_path / "zeros.parquet"
     with duckdb.connect() as connection:
         connection.execute(
@@ -478,17 +480,17 @@ def test_bounds_at_zero_reach_both_zeros(tmp_path, zero):
     assert [math.copysign(1, bound) for bound in (metrics.lower, metrics.upper)] == [-1, 1]
 
 
-def test_bounds_that_were_cut_within_a_character_are_cut_before_it(tmp_path):
+def test_bounds_truncated_within_a_character_are_truncated_before_it(tmp_path):
     path = plain_file(tmp_path)
     file = opened(path)
 
     def cut(chunk: Struct) -> Struct:
         meta = value(chunk, Chunk.META)
-        told = changed(
+        statistics = changed(
             value(meta, 12),
             {5: (ThriftType.BINARY, b"text \xc4"), 6: (ThriftType.BINARY, b"te\xc3")},
         )
-        meta = changed(meta, {12: (ThriftType.STRUCT, told)})
+        meta = changed(meta, {12: (ThriftType.STRUCT, statistics)})
         return changed(chunk, {Chunk.META: (ThriftType.STRUCT, meta)})
 
     groups = []
@@ -505,7 +507,7 @@ def test_bounds_that_were_cut_within_a_character_are_cut_before_it(tmp_path):
     assert (new.lower_bounds[3], new.upper_bounds[3]) == (b"te", b"text!")
 
 
-def test_nulls_that_the_footer_does_not_count_are_known_from_the_old_entry(tmp_path):
+def test_nulls_that_the_footer_does_not_count_are_inherited_from_the_old_entry(tmp_path):
     path = plain_file(tmp_path, write_statistics=["id"])
     new, result = updated(path, null_value_counts={2: 0, 3: 5})
     assert result.not_copied_because is None
@@ -514,7 +516,7 @@ def test_nulls_that_the_footer_does_not_count_are_known_from_the_old_entry(tmp_p
 
 @pytest.mark.parametrize("place", ["footer", "group", "both"])
 def test_a_file_with_other_rows_than_the_table_says_is_damaged(tmp_path, place):
-    """PyArrow would read as many rows of a group as it says, and the others would be lost."""
+    """PyArrow reads as many rows of a group as its footer says: the others would be lost."""
     path = plain_file(tmp_path)
     footer = opened(path).footer
     first, *others = items(footer, File.GROUPS)
@@ -529,8 +531,8 @@ def test_a_file_with_other_rows_than_the_table_says_is_damaged(tmp_path, place):
     assert list(tmp_path.glob("*.parquet")) == [path]
 
 
-def test_a_file_found_damaged_on_the_way_leaves_no_other(tmp_path, monkeypatch):
-    """As one that is cut while it is copied."""
+def test_a_file_found_damaged_during_the_copy_leaves_no_new_file(tmp_path, monkeypatch):
+    """For example one that is truncated while it is copied."""
     path = plain_file(tmp_path)
 
     def cut(*_: object) -> None:
@@ -542,7 +544,7 @@ def test_a_file_found_damaged_on_the_way_leaves_no_other(tmp_path, monkeypatch):
     assert list(tmp_path.glob("*.parquet")) == [path]
 
 
-def test_a_page_that_is_not_what_its_checksum_says_is_told(tmp_path):
+def test_a_page_with_a_wrong_checksum_is_reported(tmp_path):
     path = plain_file(tmp_path, write_page_checksum=True, compression="none", use_dictionary=False)
     column = pq.read_metadata(path).row_group(0).column(1)
     data = bytearray(path.read_bytes())
@@ -555,11 +557,11 @@ def test_a_page_that_is_not_what_its_checksum_says_is_told(tmp_path):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_byte_that_was_changed_anywhere_loses_no_row(tmp_path, seed):
-    """Told with the path, or the new file has the rows of the old one, as many as it had."""
+    """Either an error names the path, or the new file has all rows of the old one."""
     path = plain_file(tmp_path, write_page_index=True, sorting_columns=[pq.SortingColumn(0)])
     data, footer_at = path.read_bytes(), opened(path).footer_at
     chance = random.Random(seed)
-    told, same = 0, 0
+    errors, same = 0, 0
     for _ in range(100):
         at = chance.randrange(footer_at if chance.random() < 0.8 else 4, len(data))
         path.write_bytes(data[:at] + bytes([chance.randrange(256)]) + data[at + 1 :])
@@ -568,7 +570,7 @@ def test_a_byte_that_was_changed_anywhere_loses_no_row(tmp_path, seed):
         except (OSError, DamagedFileError, EncryptedFileError) as error:
             assert "plain.parquet" in str(error)
             assert list(tmp_path.glob("*.parquet")) == [path]
-            told += 1
+            errors += 1
             continue
         (other,) = (other for other in tmp_path.glob("*.parquet") if other != path)
         assert (new.record_count, result.rows_copied) == (200, 199)
@@ -578,12 +580,12 @@ def test_a_byte_that_was_changed_anywhere_loses_no_row(tmp_path, seed):
             assert read_if_sound(other) == before
             same += 1
         other.unlink()
-    assert told > 10
+    assert errors > 10
     assert same > 10
 
 
 def read_if_sound(path: Path) -> dict[str, list[Any]] | None:
-    """The rows of a file whose columns are what they were; damage to chunks that are copied stays."""
+    """The rows of a file whose columns are unchanged; damage to copied chunks stays."""
     try:
         table = pq.read_table(path)
         ids = [int((f.metadata or {}).get(b"PARQUET:field_id", 0)) for f in table.schema]
@@ -597,7 +599,7 @@ def read_if_sound(path: Path) -> dict[str, list[Any]] | None:
 
 
 def test_a_bloom_filter_outside_the_file_is_left_out(tmp_path):
-    """PyArrow does not look at Bloom filters, and readers do without."""
+    """PyArrow ignores Bloom filters, and readers do not need them."""
     path = plain_file(tmp_path)
     file = opened(path)
     first, *others = items(file.groups[2], Group.COLUMNS)
@@ -631,7 +633,7 @@ def why_declined(path: Path, schema: Schema) -> str:
     return result.reason
 
 
-def test_files_with_timestamps_of_96_bits_go_through_spark(tmp_path):
+def test_spark_rewrites_files_with_timestamps_of_96_bits(tmp_path):
     """PyArrow reads them as nanoseconds, and wraps those before 1677 and after 2262."""
     dated = Schema(*PLAIN.fields, NestedField(4, "t", TimestampType()))
     path = plain_file(tmp_path, dated, use_deprecated_int96_timestamps=True)
@@ -639,8 +641,8 @@ def test_files_with_timestamps_of_96_bits_go_through_spark(tmp_path):
     assert updated(path, PLAIN)[1].not_copied_because is None  # the table has dropped the column
 
 
-def test_files_with_dates_of_the_old_calendar_go_through_spark(tmp_path):
-    """Spark shifts the old dates of files with this entry when it reads them, nobody else does."""
+def test_spark_rewrites_files_with_dates_of_the_old_calendar(tmp_path):
+    """Only Spark shifts the old dates of files with this entry when it reads them."""
     path = plain_file(tmp_path)
     entry = {
         1: (ThriftType.BINARY, b"org.apache.spark.legacyDateTime"),
@@ -653,7 +655,7 @@ def test_files_with_dates_of_the_old_calendar_go_through_spark(tmp_path):
     assert "a calendar that only Spark knows" in why_declined(path, PLAIN)
 
 
-def test_a_value_that_does_not_fit_the_table_is_told_with_the_path(tmp_path):
+def test_the_error_for_a_value_that_does_not_fit_the_table_has_the_path(tmp_path):
     path = plain_file(tmp_path)
     narrow = Schema(NestedField(1, "id", LongType()), NestedField(3, "s", IntegerType()))
     with pytest.raises(OSError, match=r"plain\.parquet: .*'text \d+'"):
@@ -673,8 +675,8 @@ def test_an_error_after_the_file_is_written_leaves_no_file(tmp_path, monkeypatch
     assert list(tmp_path.glob("*.parquet")) == [path]
 
 
-def test_a_new_file_goes_where_the_plan_says(tmp_path):
-    """The old one may lie outside the table's data folder."""
+def test_a_new_file_is_written_to_the_folder_in_the_plan(tmp_path):
+    """The old one may be outside the table's data folder."""
     path, data = plain_file(tmp_path), tmp_path / "data"
     plan = RewritePlan(
         layout=layout_of(data, PLAIN),

@@ -18,7 +18,7 @@ from hypothesis import given
 from pyspark.sql import SparkSession
 from thriftpy2.protocol.compact import TCompactProtocol
 
-from support.random_parquet import FEW, PLENTY, Case, cases, operate, write
+from support.random_parquet import FEW, PLENTY, Case, cases, rewrite_partially, write
 
 FOOTERS = thriftpy2.load(
     str(Path(__file__).parents[1] / "support" / "parquet_footer.thrift"), module_name="f_thrift"
@@ -29,9 +29,9 @@ DICTIONARY_PAGE = 2
 def decoded(kind: Any, data: bytes) -> tuple[Any, int]:
     """A struct, and how many bytes it takes."""
     transport = io.BytesIO(data)
-    found = kind()
-    TCompactProtocol(transport).read_struct(found)
-    return found, transport.tell()
+    struct = kind()
+    TCompactProtocol(transport).read_struct(struct)
+    return struct, transport.tell()
 
 
 def footer_of(data: bytes) -> Any:
@@ -43,8 +43,8 @@ def footer_of(data: bytes) -> Any:
 
 
 def values_of(header: Any) -> int:
-    told = header.data_page_header or header.data_page_header_v2
-    return 0 if told is None else told.num_values
+    data_header = header.data_page_header or header.data_page_header_v2
+    return 0 if data_header is None else data_header.num_values
 
 
 def check_chunk(data: bytes, chunk: Any) -> range:
@@ -76,28 +76,28 @@ def check(case: Case, spark: SparkSession) -> None:
     with TemporaryDirectory() as folder:
         source, target = Path(folder, "old.parquet"), Path(folder, "new.parquet")
         write(case, source, spark)
-        operate(case, source, target)
+        rewrite_partially(case, source, target)
         data = target.read_bytes()
         footer, arrow = footer_of(data), pq.read_metadata(target)
     assert footer.num_rows == arrow.num_rows == sum(g.num_rows for g in footer.row_groups)
     assert len(footer.row_groups) == arrow.num_row_groups
-    taken = []
+    ranges = []
     for number, group in enumerate(footer.row_groups):
-        told = arrow.row_group(number)
+        arrow_group = arrow.row_group(number)
         sizes = [c.meta_data.total_uncompressed_size for c in group.columns]
-        assert (group.num_rows, group.total_byte_size) == (told.num_rows, sum(sizes))
+        assert (group.num_rows, group.total_byte_size) == (arrow_group.num_rows, sum(sizes))
         assert group.ordinal in (None, number)
         for leaf, chunk in enumerate(group.columns):
-            meta, known = chunk.meta_data, told.column(leaf)
-            assert ".".join(meta.path_in_schema) == known.path_in_schema
+            meta, arrow_chunk = chunk.meta_data, arrow_group.column(leaf)
+            assert ".".join(meta.path_in_schema) == arrow_chunk.path_in_schema
             assert (meta.num_values, meta.total_compressed_size, meta.data_page_offset) == (
-                known.num_values,
-                known.total_compressed_size,
-                known.data_page_offset,
+                arrow_chunk.num_values,
+                arrow_chunk.total_compressed_size,
+                arrow_chunk.data_page_offset,
             )
-            taken.append(check_chunk(data, chunk))
-    taken.sort(key=lambda place: place.start)
-    assert all(a.stop <= b.start for a, b in itertools.pairwise(taken))
+            ranges.append(check_chunk(data, chunk))
+    ranges.sort(key=lambda place: place.start)
+    assert all(a.stop <= b.start for a, b in itertools.pairwise(ranges))
 
 
 @FEW

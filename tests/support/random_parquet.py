@@ -1,4 +1,4 @@
-"""Random Parquet files and changes to them, and each file through several readers' eyes."""
+"""Random Parquet files and changes to them, and how several readers read a file."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
 
 @dataclass(frozen=True)
 class Case:
-    """A file to be changed, the schema it gets, and its rows afterwards (None: the row goes)."""
+    """A file to change, the new schema, the rows to update and the rows to delete."""
 
     rows: pa.Table
     group_rows: int
@@ -100,7 +100,9 @@ def cases(draw: Any, writers: tuple[str, ...] = ("pyarrow", "pyarrow", "duckdb")
         "write_page_index": draw(st.booleans()),
         "write_page_checksum": draw(st.booleans()),
         "data_page_size": draw(st.sampled_from([200, 1_048_576])),
-        "write_batch_size": draw(st.sampled_from([20, 1024])),  # how often it looks at that
+        "write_batch_size": draw(
+            st.sampled_from([20, 1024])
+        ),  # values between two checks of the page size
         "store_decimal_as_integer": draw(st.booleans()),
     }
     group = draw(st.integers(*GROUP_ROWS[writer]))
@@ -108,11 +110,11 @@ def cases(draw: Any, writers: tuple[str, ...] = ("pyarrow", "pyarrow", "duckdb")
     old = [f.name for f in schema if f.name in names]
     updated = draw(st.sets(st.sampled_from(old))) if old else set()
     part = draw(st.sampled_from([0.0, 0.01, 0.5, 1.0]))
-    goes = draw(st.sampled_from([0.0, 0.0, 0.05, 1.0]))
+    deleted_share = draw(st.sampled_from([0.0, 0.0, 0.05, 1.0]))
     low = draw(st.integers(0, count - 1))
     high = draw(st.integers(low, count - 1))
     within = range(low, high + 1)
-    deleted = [i for i in within if chance.random() < goes]
+    deleted = [i for i in within if chance.random() < deleted_share]
     touched = [i for i in within if chance.random() < part]
     return Case(
         rows, group, writer, options, schema, names, frozenset(updated), touched, deleted, seed, new
@@ -134,7 +136,7 @@ def write(case: Case, path: Path, spark: SparkSession) -> None:
         connection.register("rows", case.rows)
         connection.execute(
             f"COPY (FROM rows) TO '{path}' (FORMAT parquet, CODEC '{codec}', "
-            f"ROW_GROUP_SIZE {case.group_rows})"  # of V2 files, PyArrow cannot read some
+            f"ROW_GROUP_SIZE {case.group_rows})"  # PyArrow cannot read some V2 files
         )
 
 
@@ -162,8 +164,8 @@ def open_file(path: Path) -> ParquetBytes:
     return open_parquet(str(path), len(data), lambda start, length: data[start : start + length])
 
 
-def operate(case: Case, source: Path, target: Path) -> tuple[SplicedFile, pa.Table]:
-    """Change the file by a partial rewrite; what was written, and the rows that should be in it."""
+def rewrite_partially(case: Case, source: Path, target: Path) -> tuple[SplicedFile, pa.Table]:
+    """Rewrite the file; returns what was written, and the rows that should be in it."""
     old = pq.ParquetFile(source).read()
     file = open_file(source)
     schema = _as_read(case, old.schema)
@@ -191,19 +193,19 @@ def operate(case: Case, source: Path, target: Path) -> tuple[SplicedFile, pa.Tab
 
 
 def changed_rows(case: Case, old: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows in the new schema, with new values but with the deleted rows still there."""
+    """The rows in the new schema, with new values, before rows are deleted."""
     chance = random.Random(case.seed + 1)
     columns = []
-    for wanted in schema:
-        if wanted.name not in case.names:
-            columns.append(_column(chance, wanted, old.num_rows, 0.5))
+    for target in schema:
+        if target.name not in case.names:
+            columns.append(_column(chance, target, old.num_rows, 0.5))
             continue
-        column = old.column(case.names[wanted.name]).cast(wanted.type).combine_chunks()
-        if wanted.name in case.updated and case.touched:
-            fresh = _column(chance, wanted, len(case.touched), 0.2)
+        column = old.column(case.names[target.name]).cast(target.type).combine_chunks()
+        if target.name in case.updated and case.touched:
+            new = _column(chance, target, len(case.touched), 0.2)
             indices = np.arange(old.num_rows)
             indices[case.touched] = old.num_rows + np.arange(len(case.touched))
-            both = pa.concat_arrays([column, fresh.cast(wanted.type)])
+            both = pa.concat_arrays([column, new.cast(target.type)])
             column = both.take(pa.array(indices))
         columns.append(column)
     return pa.table(columns, schema=schema)
@@ -228,7 +230,7 @@ def by_polars(path: Path) -> str:
 
 
 def polars_reads(path: Path) -> bool:
-    """Whether it knows every encoding of a file: of parquet-mr's newer ones, one it does not."""
+    """Whether Polars supports every encoding of a file: it lacks one that parquet-mr writes."""
     try:
         pl.read_parquet(path)
     except pl.exceptions.ComputeError as error:
@@ -239,7 +241,7 @@ def polars_reads(path: Path) -> bool:
 
 
 def by_clickhouse(path: Path) -> str:
-    """Its lines in an order of their own: row groups come as they are ready."""
+    """Sorted, because ClickHouse returns row groups in any order."""
     answer = chdb.query(f"SELECT * FROM file('{path}', Parquet)", "JSONCompactEachRow")
     return repr(sorted(answer.bytes().splitlines()))
 
@@ -254,28 +256,28 @@ def _evolved(draw: Any, schema: pa.Schema) -> tuple[pa.Schema, dict[str, str], l
         return schema, names, []
     fields = [f.with_type(PROMOTED.get(f.type, f.type)) for f in schema]
     names = {}
-    kept = []
-    for wanted in fields:
+    evolved = []
+    for target in fields:
         action = draw(st.sampled_from(["keep", "keep", "keep", "rename", "drop"]))
         if action != "drop":
-            name = f"{wanted.name} renamed" if action == "rename" else wanted.name
-            names[name] = wanted.name
-            kept.append(wanted.with_name(name))
-    kept.append(pa.field("added", draw(st.sampled_from(TYPES))))
-    return pa.schema(draw(st.permutations(kept))), names, ["added"]
+            name = f"{target.name} renamed" if action == "rename" else target.name
+            names[name] = target.name
+            evolved.append(target.with_name(name))
+    evolved.append(pa.field("added", draw(st.sampled_from(TYPES))))
+    return pa.schema(draw(st.permutations(evolved))), names, ["added"]
 
 
-def _as_read(case: Case, found: pa.Schema) -> pa.Schema:
-    """The wanted schema, in the types the file is read with where the case does not promote."""
+def _as_read(case: Case, file_schema: pa.Schema) -> pa.Schema:
+    """The case's schema, with the file's types for columns that the case does not promote."""
     fields = []
-    for wanted in case.schema:
-        if wanted.name not in case.names:
-            fields.append(wanted)
+    for target in case.schema:
+        if target.name not in case.names:
+            fields.append(target)
             continue
-        name = case.names[wanted.name]
-        have = found.field(name)
-        promoted = wanted.type != case.rows.schema.field(name).type
-        fields.append((have.with_type(wanted.type) if promoted else have).with_name(wanted.name))
+        name = case.names[target.name]
+        old = file_schema.field(name)
+        promoted = target.type != case.rows.schema.field(name).type
+        fields.append((old.with_type(target.type) if promoted else old).with_name(target.name))
     return pa.schema(fields)
 
 
@@ -288,12 +290,12 @@ def _writer_options(case: Case) -> dict[str, Any]:
     }
 
 
-def _column(chance: random.Random, wanted: pa.Field, count: int, nulls: float) -> pa.Array:
-    share = nulls if wanted.nullable else 0.0
+def _column(chance: random.Random, target: pa.Field, count: int, nulls: float) -> pa.Array:
+    share = nulls if target.nullable else 0.0
     values = [
-        None if chance.random() < share else _value(chance, wanted.type) for _ in range(count)
+        None if chance.random() < share else _value(chance, target.type) for _ in range(count)
     ]
-    return pa.array(values, wanted.type)
+    return pa.array(values, target.type)
 
 
 def _value(chance: random.Random, kind: pa.DataType) -> Any:

@@ -1,4 +1,4 @@
-"""A full check of a Parquet file: every page read, every statistic computed again and compared."""
+"""A full check of a Parquet file: read every page, recompute every statistic, and compare."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from icefloe.parquet.footer import MAGIC, ParquetBytes, chunk_range, group_rows,
 from icefloe.parquet.schema import LeafColumn, columns_of
 from icefloe.parquet.thrift import Struct, changed, items, read_struct, value
 from support.parquet_check.entries import Entries, entries_of
-from support.parquet_check.indexes import FoundPage, PageBytes, wrong_indexes
+from support.parquet_check.indexes import DataPage, PageBytes, wrong_indexes
 from support.parquet_check.order import wrong_order
 from support.parquet_check.values import wrong_levels, wrong_statistics
 
@@ -32,12 +32,12 @@ _DICTIONARY_PAGE = 2
 
 
 def problems(path: str, buffer: pa.Buffer) -> list[str]:
-    """What is wrong with a file; none when every page and statistic agrees with its footer.
+    """The problems of a file; none if every page and statistic agrees with its footer.
 
-    Raises what reading the file raises when it cannot be read at all.
+    Errors of a file that cannot be read at all are raised.
     """
     file = open_buffer(path, buffer)
-    found = [*_places(file), *_groups(file), *_indexed_in_part(file)]
+    messages = [*_overlaps(file), *_groups(file), *_indexed_in_part(file)]
     reader = pq.ParquetFile(pa.BufferReader(buffer), page_checksum_verification=True)
     leaves = [leaf for column in columns_of(file.footer) for leaf in column.values]
     for number, group in enumerate(file.groups):
@@ -45,7 +45,9 @@ def problems(path: str, buffer: pa.Buffer) -> list[str]:
             continue
         rows = reader.read_row_group(number)
         if rows.num_rows != group_rows(group):
-            found.append(f"row group {number}: {rows.num_rows} rows read, not {group_rows(group)}")
+            messages.append(
+                f"row group {number}: {rows.num_rows} rows read, not {group_rows(group)}"
+            )
         columns = zip(rows.columns, rows.schema, strict=True)
         entries = [
             leaf
@@ -53,43 +55,45 @@ def problems(path: str, buffer: pa.Buffer) -> list[str]:
             for leaf in entries_of(column.combine_chunks(), nullable=field.nullable)
         ]
         chunks = items(group, Group.COLUMNS)
-        found += [f"row group {number}: {wrong}" for wrong in wrong_order(group, entries)]
+        messages += [f"row group {number}: {wrong}" for wrong in wrong_order(group, entries)]
         for leaf, chunk, values in zip(leaves, chunks, entries, strict=True):
             name = b".".join(leaf.path).decode()
-            found += [
+            messages += [
                 f"row group {number}, {name}: {wrong}"
                 for wrong in _wrong_chunk(file, chunk, leaf, values)
             ]
-    return found
+    return messages
 
 
 def _wrong_chunk(
     file: ParquetBytes, chunk: Struct, leaf: LeafColumn, entries: Entries
 ) -> Iterator[str]:
-    """What the footer, the pages' headers and the page indexes tell wrongly of a chunk."""
+    """Problems of a chunk: of its footer entry, its page headers and its page indexes."""
     meta = value(chunk, Chunk.META)
     if tuple(items(meta, Meta.PATH)) != leaf.path:
         yield f"the footer calls it {b'.'.join(items(meta, Meta.PATH)).decode()}"
     if len(entries) != value(meta, Meta.VALUES):
         yield f"{len(entries)} values were read, not {value(meta, Meta.VALUES)}"
-    told = value(meta, Meta.STATISTICS, {})
+    statistics = value(meta, Meta.STATISTICS, {})
     if leaf.repetition and value(file.footer, File.CREATED_BY, b"").startswith(b"DuckDB"):
-        told = changed(told, {Statistics.NULLS: None})  # it counts NULL structures in lists twice
-    yield from wrong_statistics(told, entries, leaf.type or 0)
+        statistics = changed(
+            statistics, {Statistics.NULLS: None}
+        )  # it counts NULL structures in lists twice
+    yield from wrong_statistics(statistics, entries, leaf.type or 0)
     yield from wrong_levels(value(meta, Meta.SIZES, {}), entries)
     pages = _pages(file, chunk)
     yield from _wrong_totals(meta, pages, *chunk_range(chunk))
     yield from _wrong_encodings(meta, pages)
-    found: list[FoundPage] = []
+    data_pages: list[DataPage] = []
     first = 0
     for page in pages:
         if not page.is_dictionary:
-            found.append(FoundPage(page, entries.slice(first, page.values)))
+            data_pages.append(DataPage(page, entries.slice(first, page.values)))
             first += page.values
-    for number, one in enumerate(found):
-        for wrong in _wrong_page(one, leaf):
+    for number, data_page in enumerate(data_pages):
+        for wrong in _wrong_page(data_page, leaf):
             yield f"page {number}: {wrong}"
-    yield from wrong_indexes(file, chunk, leaf, found)
+    yield from wrong_indexes(file, chunk, leaf, data_pages)
 
 
 def _pages(file: ParquetBytes, chunk: Struct) -> list[PageBytes]:
@@ -109,7 +113,7 @@ def _pages(file: ParquetBytes, chunk: Struct) -> list[PageBytes]:
 def _wrong_totals(
     meta: Struct, pages: Sequence[PageBytes], start: int, length: int
 ) -> Iterator[str]:
-    """Whether the footer does not tell where pages are and how large they are together."""
+    """Problems of the footer's offsets and sizes of pages."""
     stored = sum(page.size for page in pages)
     if stored != length:
         yield f"its pages end at byte {stored} of {length}"
@@ -127,12 +131,14 @@ def _wrong_totals(
         yield "its first data page is not where the footer says"
 
 
-def _wrong_page(page: FoundPage, leaf: LeafColumn) -> Iterator[str]:
-    """What a page's header tells wrongly."""
+def _wrong_page(page: DataPage, leaf: LeafColumn) -> Iterator[str]:
+    """Problems of a page's header."""
     header = page.bytes.header
     data, newer = value(header, Page.DATA), value(header, Page.DATA_V2)
-    told = value(data, PageData.STATISTICS, {}) if data else value(newer, PageDataV2.STATISTICS, {})
-    yield from wrong_statistics(told, page.entries, leaf.type or 0)
+    statistics = (
+        value(data, PageData.STATISTICS, {}) if data else value(newer, PageDataV2.STATISTICS, {})
+    )
+    yield from wrong_statistics(statistics, page.entries, leaf.type or 0)
     if newer and value(newer, PageDataV2.NULLS) not in page.entries.null_counts:
         yield f"it has {max(page.entries.null_counts)} NULLs, not {value(newer, PageDataV2.NULLS)}"
     if newer and value(newer, PageDataV2.ROWS) != page.entries.rows:
@@ -140,25 +146,25 @@ def _wrong_page(page: FoundPage, leaf: LeafColumn) -> Iterator[str]:
 
 
 def _wrong_encodings(meta: Struct, pages: Sequence[PageBytes]) -> Iterator[str]:
-    """Whether the footer does not tell how the pages are encoded.
+    """Problems of the footer's list of encodings.
 
-    Of which version pages are is not compared: PyArrow takes the newer ones for old ones here.
+    The version of pages is not compared: PyArrow counts pages of version 2 as version 1 here.
     """
     used = Counter((page.is_dictionary, page.encoding) for page in pages)
-    told: Counter[tuple[bool, int]] = Counter()
+    listed: Counter[tuple[bool, int]] = Counter()
     for stat in items(meta, Meta.ENCODING_STATS):
         is_dictionary = value(stat, PageEncoding.PAGE) == _DICTIONARY_PAGE
-        told[is_dictionary, value(stat, PageEncoding.ENCODING)] += value(stat, PageEncoding.COUNT)
-    if told and told != used:
-        yield f"its pages are encoded as {dict(used)}, the footer says {dict(told)}"
+        listed[is_dictionary, value(stat, PageEncoding.ENCODING)] += value(stat, PageEncoding.COUNT)
+    if listed and listed != used:
+        yield f"its pages are encoded as {dict(used)}, the footer says {dict(listed)}"
     missing = {page.encoding for page in pages if not page.is_dictionary}
     missing -= set(items(meta, Meta.ENCODINGS))
     if missing:
-        yield f"the footer does not tell of its encodings {sorted(missing)}"
+        yield f"the footer does not list its encodings {sorted(missing)}"
 
 
-def _places(file: ParquetBytes) -> Iterator[str]:
-    """Ranges that overlap, or lie outside the data."""
+def _overlaps(file: ParquetBytes) -> Iterator[str]:
+    """Ranges that overlap, or are outside the data."""
     ranges = [(0, len(MAGIC), "the magic"), (file.footer_at, file.size, "the footer")]
     for number, group in enumerate(file.groups):
         for leaf, chunk in enumerate(items(group, Group.COLUMNS) if group_rows(group) else ()):
@@ -181,7 +187,7 @@ def _places(file: ParquetBytes) -> Iterator[str]:
 
 
 def _indexed_in_part(file: ParquetBytes) -> Iterator[str]:
-    """Page indexes of some chunks only, with which some readers refuse the file."""
+    """Page indexes of some chunks only: some readers refuse such a file."""
     chunks = [chunk for group in file.groups for chunk in items(group, Group.COLUMNS)]
     indexed = sum(Chunk.OFFSET_INDEX in chunk for chunk in chunks)
     if indexed not in (0, len(chunks)):
@@ -201,6 +207,6 @@ def _groups(file: ParquetBytes) -> Iterator[str]:
             yield f"row group {number}: its compressed size is not the sum of its chunks"
         starts = min(chunk_range(chunk)[0] for chunk in chunks)
         if value(group, Group.OFFSET, starts) != starts:
-            yield f"row group {number}: it does not begin where it says"
+            yield f"row group {number}: it does not start where it says"
         if value(group, Group.ORDINAL, number) != number:
             yield f"row group {number}: it says it is number {value(group, Group.ORDINAL)}"

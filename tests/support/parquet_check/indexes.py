@@ -1,4 +1,4 @@
-"""Compare page indexes, which tell where pages are and what each holds, with the pages."""
+"""Compare page indexes with the pages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ASCENDING, _DESCENDING = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class PageBytes:
-    """A page where it lies in its file."""
+    """A page, and its offset in the file."""
 
     start: int
     size: int  # with its header
@@ -42,7 +42,7 @@ class PageBytes:
 
     @property
     def values(self) -> int:
-        """How many there are."""
+        """How many values it has."""
         return int(value(self._details, PageData.VALUES))
 
     @property
@@ -58,7 +58,7 @@ class PageBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundPage:
+class DataPage:
     """A page of data, and its entries."""
 
     bytes: PageBytes
@@ -66,9 +66,9 @@ class FoundPage:
 
 
 def wrong_indexes(
-    file: ParquetBytes, chunk: Struct, leaf: LeafColumn, pages: Sequence[FoundPage]
+    file: ParquetBytes, chunk: Struct, leaf: LeafColumn, pages: Sequence[DataPage]
 ) -> Iterator[str]:
-    """What a chunk's page indexes tell wrongly of its pages."""
+    """Problems of a chunk's page indexes."""
     if Chunk.OFFSET_INDEX in chunk:
         yield from _wrong_offsets(_read(file, chunk, Chunk.OFFSET_INDEX), pages)
     elif Chunk.COLUMN_INDEX in chunk:
@@ -77,27 +77,27 @@ def wrong_indexes(
         yield from _wrong_columns(_read(file, chunk, Chunk.COLUMN_INDEX), leaf, pages)
 
 
-def _wrong_offsets(index: Struct, pages: Sequence[FoundPage]) -> Iterator[str]:
-    told = [
-        tuple(value(place, f) for f in (Location.OFFSET, Location.SIZE, Location.FIRST_ROW))
-        for place in items(index, OffsetIndex.LOCATIONS)
+def _wrong_offsets(index: Struct, pages: Sequence[DataPage]) -> Iterator[str]:
+    locations = [
+        tuple(value(location, f) for f in (Location.OFFSET, Location.SIZE, Location.FIRST_ROW))
+        for location in items(index, OffsetIndex.LOCATIONS)
     ]
-    if told != _locations(pages):
-        yield "its offset index does not tell where its pages are"
+    if locations != _locations(pages):
+        yield "its offset index has wrong locations of pages"
     sizes = items(index, OffsetIndex.BYTES)
     if sizes and len(sizes) != len(pages):
-        yield f"its offset index tells the bytes of {len(sizes)} pages, not of {len(pages)}"
+        yield f"its offset index has the bytes of {len(sizes)} pages, not of {len(pages)}"
         return
     for number, (size, page) in enumerate(zip(sizes, pages, strict=bool(sizes))):
         if page.entries.bytes not in (None, size):
             yield f"page {number}: it has {page.entries.bytes} bytes, the offset index says {size}"
 
 
-def _wrong_columns(index: Struct, leaf: LeafColumn, pages: Sequence[FoundPage]) -> Iterator[str]:
+def _wrong_columns(index: Struct, leaf: LeafColumn, pages: Sequence[DataPage]) -> Iterator[str]:
     lists = (ColumnIndex.NULL_PAGES, ColumnIndex.LEAST, ColumnIndex.MOST, ColumnIndex.NULL_COUNTS)
     counts = {len(items(index, which)) for which in lists if which in index}
     if counts != {len(pages)}:
-        yield f"its column index tells of {sorted(counts)} pages, not of {len(pages)}"
+        yield f"its column index has {sorted(counts)} pages, not {len(pages)}"
         return
     for number, page in enumerate(pages):
         for wrong in _wrong_page(index, number, page.entries, leaf):
@@ -105,12 +105,12 @@ def _wrong_columns(index: Struct, leaf: LeafColumn, pages: Sequence[FoundPage]) 
     yield from _wrong_order(index, pages, leaf)
 
 
-def _locations(pages: Sequence[FoundPage]) -> list[tuple[int, int, int]]:
-    found, row = [], 0
+def _locations(pages: Sequence[DataPage]) -> list[tuple[int, int, int]]:
+    locations, row = [], 0
     for page in pages:
-        found.append((page.bytes.start, page.bytes.size, row))
+        locations.append((page.bytes.start, page.bytes.size, row))
         row += page.entries.rows
-    return found
+    return locations
 
 
 def _wrong_page(index: Struct, page: int, entries: Entries, leaf: LeafColumn) -> Iterator[str]:
@@ -129,13 +129,13 @@ def _wrong_page(index: Struct, page: int, entries: Entries, leaf: LeafColumn) ->
         (ColumnIndex.REPETITION, entries.repetition, leaf.repetition),
         (ColumnIndex.DEFINITION, entries.definition, leaf.definition),
     ):
-        told = list(items(index, which))[page * (most + 1) : (page + 1) * (most + 1)]
-        if told and told != histogram(levels, most + 1):
-            yield f"its levels are {histogram(levels, most + 1)}, the column index says {told}"
+        stored = list(items(index, which))[page * (most + 1) : (page + 1) * (most + 1)]
+        if stored and stored != histogram(levels, most + 1):
+            yield f"its levels are {histogram(levels, most + 1)}, the column index says {stored}"
 
 
-def _wrong_order(index: Struct, pages: Sequence[FoundPage], leaf: LeafColumn) -> Iterator[str]:
-    """Whether bounds are not in the order that the index says they are in."""
+def _wrong_order(index: Struct, pages: Sequence[DataPage], leaf: LeafColumn) -> Iterator[str]:
+    """Problems of the order of bounds that the index claims."""
     order = value(index, ColumnIndex.ORDER)
     if order not in (_ASCENDING, _DESCENDING):
         return

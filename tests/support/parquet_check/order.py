@@ -1,4 +1,4 @@
-"""Whether the rows of a row group are in the order that its footer says they are in."""
+"""Check that the rows of a row group are in the order that its footer claims."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def wrong_order(group: Struct, leaves: Sequence[Entries]) -> Iterator[str]:
 
 
 def _ranks(values: pa.Array, column: Struct) -> Numbers:
-    """The place of each value in the column's order; equal values have the same."""
+    """The rank of each value in the column's order; equal values have the same rank."""
     ranks: Numbers = pc.rank(values, "ascending", tiebreaker="dense").to_numpy().astype(np.int64)
     if value(column, Sorting.DESCENDING):
         ranks = -ranks
