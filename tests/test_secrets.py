@@ -1,4 +1,4 @@
-"""No secret of a catalog in any message, log record, repr, explain() or traceback (#23, 15)."""
+"""No secret of a catalog in any message, log record, repr, explain() or traceback."""
 
 from __future__ import annotations
 

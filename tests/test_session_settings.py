@@ -96,7 +96,7 @@ def test_a_setting_comes_back_after_a_failure(spark):
 
 @pytest.mark.parametrize("of", [classic, connect])
 def test_two_python_objects_of_one_session_share_what_they_hold(of):
-    """17: each kept the other's value for the one to restore."""
+    """Each kept the other's value for the one to restore."""
     settings = Settings({KEY: "true"})
 
     def holding() -> AbstractContextManager[None]:
@@ -118,7 +118,7 @@ def test_other_sessions_hold_their_own():
 
 
 def test_two_objects_of_sparks_own(spark):
-    """17: the same with PySpark's objects, and another session beside them."""
+    """The same with PySpark's objects, and another session beside them."""
     before = spark.conf.get(KEY)
     active = SparkSession._activeSession
     again = SparkSession(spark.sparkContext, spark._jsparkSession)
@@ -140,7 +140,7 @@ def test_two_objects_of_sparks_own(spark):
 
 @pytest.mark.parametrize("failing", [False, True])
 def test_a_session_that_has_ended_hides_neither_result_nor_error(failing, caplog):
-    """17: the setting of an ended session needs no restoring."""
+    """The setting of an ended session needs no restoring."""
     settings = Settings({KEY: "true"})
     caplog.set_level(logging.DEBUG, "icefloe")
     expected = pytest.raises(ValueError, match="first") if failing else nullcontext()
@@ -158,7 +158,7 @@ def test_a_session_that_has_ended_hides_neither_result_nor_error(failing, caplog
 
 
 def test_pysparks_loggers_come_back_after_the_last_thread():
-    """17: the second thread kept the first one's silence for the level to restore."""
+    """The second thread kept the first one's silence for the level to restore."""
     with translate_spark_errors():
         logger = logging.getLogger(LOGGER)
     before = logger.level
@@ -174,7 +174,7 @@ def test_pysparks_loggers_come_back_after_the_last_thread():
 
 
 def test_many_threads_leave_nothing_behind():
-    """17: with two objects of one session, by chance."""
+    """With two objects of one session, by chance."""
     settings = Settings({KEY: "true"})
     with translate_spark_errors():
         logger = logging.getLogger(LOGGER)

@@ -68,7 +68,7 @@ def test_errors_name_the_property_the_value_and_what_is_expected(name, value, ex
 
 @pytest.mark.parametrize("value", ["-1", "1e400", "nan", "inf", "0x10", "", str(10**400)])
 def test_numbers_that_no_engine_reads_are_refused_by_name(value):
-    """14: huge and negative numbers fail when a property is read, not in a commit or a wait."""
+    """Huge and negative numbers fail when a property is read, not in a commit or a wait."""
     refused = set()
     for name in NAMES:
         try:

@@ -1,4 +1,4 @@
-"""A Spark session that icefloe started ends with the last lake that uses it (#23, 16)."""
+"""A Spark session that icefloe started ends with the last lake that uses it."""
 
 from __future__ import annotations
 

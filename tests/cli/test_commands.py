@@ -8,14 +8,9 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import icefloe
-from icefloe.cli.app import app
-
-
-def run(folder: Path, *arguments: str, stdin: str = "") -> Result:
-    return CliRunner().invoke(app, ["--warehouse", str(folder), *arguments], input=stdin)
+from support.cli import run
 
 
 @pytest.fixture(scope="module")

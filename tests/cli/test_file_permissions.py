@@ -1,4 +1,4 @@
-"""The command line's own files are for the user alone (#23, 15)."""
+"""The command line's own files are for the user alone."""
 
 from __future__ import annotations
 

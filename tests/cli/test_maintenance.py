@@ -12,18 +12,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import icefloe
-from icefloe.cli.app import app
+from support.cli import run
 from support.pyiceberg_tables import data_paths, drop_rows, make, open_lake, publish_at
 from support.pyiceberg_tables import stray as stray_file
 
 SOON = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-
-
-def run(folder: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(app, ["--warehouse", str(folder), *arguments])
 
 
 @pytest.fixture

@@ -16,15 +16,14 @@ from pathlib import Path
 from threading import Timer
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import icefloe
 from icefloe import DmlResult, Lake
-from icefloe.cli.app import app
 from icefloe.cli.output import Format, Output
 from icefloe.cli.shell import Shell
 from icefloe.cli.worker import CancelledError, Worker
 from icefloe.errors import CommitStateUnknownError, ParseError
+from support.cli import run
 
 VALUES = """
 SELECT CAST(1 AS BIGINT) AS id, 'a,"b"' AS text, CAST(NULL AS INT) AS none,
@@ -34,10 +33,6 @@ SELECT CAST(1 AS BIGINT) AS id, 'a,"b"' AS text, CAST(NULL AS INT) AS none,
        named_struct('x', 1, 'y', array(named_struct('d', DATE '2026-01-01'))) AS nested,
        double('NaN') AS nan, true AS yes
 """
-
-
-def run(folder: Path, *arguments: str, stdin: str = "") -> Result:
-    return CliRunner().invoke(app, ["--warehouse", str(folder), *arguments], input=stdin)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 from pyiceberg.types import IntegerType
 
 from icefloe.errors import ConflictError, TableNotFoundError
-from support.tables import data_files, delete_files, rows, snapshots, summary
+from support.tables import data_files, delete_files, row, rows, snapshots, summary
 from support.unreferenced_files import leftovers
 
 pytestmark = pytest.mark.requirement("D6")
@@ -18,10 +18,6 @@ THREE = [
     {"id": 3, "region": "us", "n": 0},
 ]
 COW, MOR = "copy-on-write", "merge-on-read"
-
-
-def row(number, region="us", n=0):
-    return {"id": number, "region": region, "n": n}
 
 
 @pytest.mark.requirement("U13", "M25")

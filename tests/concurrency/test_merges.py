@@ -13,17 +13,13 @@ from icefloe.commands.run import run
 from icefloe.errors import ConflictError
 from icefloe.sql import dml
 from icefloe.statements import Options, WriteKind, WriteStatement
-from support.tables import data_files, rows, snapshots
+from support.tables import data_files, row, rows, snapshots
 from support.unreferenced_files import leftovers
 
 pytestmark = pytest.mark.requirement("D6")
 
 SCHEMA = "id BIGINT, region STRING, n INT"
 COW, MOR = "copy-on-write", "merge-on-read"
-
-
-def row(number, region="us", n=0):
-    return {"id": number, "region": region, "n": n}
 
 
 THREE = [row(1), row(2), row(3, "eu")]

@@ -5,16 +5,12 @@ from __future__ import annotations
 import pytest
 
 from icefloe.errors import ConflictError
-from support.tables import delete_files, rows
+from support.tables import delete_files, row, rows
 from support.unreferenced_files import leftovers
 
 pytestmark = pytest.mark.requirement("D6")
 
 SCHEMA = "id BIGINT, region STRING, n INT"
-
-
-def row(i, region="us", n=0):
-    return {"id": i, "region": region, "n": n}
 
 
 @pytest.fixture

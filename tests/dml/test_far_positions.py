@@ -43,7 +43,7 @@ def test_positions_that_the_file_does_not_have_delete_nothing(lake, table_of, mo
 
 
 def test_a_file_that_is_said_to_have_that_many_rows_is_refused_by_name(lake, table_of, mode):
-    """14: the manifest counts 2 * 10^11 rows, and a position among them is deleted."""
+    """The manifest counts 2 * 10^11 rows, and a position among them is deleted."""
     table = table_of("id BIGINT, n INT", ROWS, mode=mode)
     written = Path(urlparse(data_files(table)[0].path).path)
     large = written.with_name("large.parquet")

@@ -16,7 +16,7 @@ from icefloe.errors import NullabilityError, StorageError
 from icefloe.scan.scan import Scan
 from icefloe.writing.rewrite import Rewriter
 from support.foreign_files import adopted_file, equality_delete, publish
-from support.tables import data_files, delete_files, rows, snapshots
+from support.tables import by_id, data_files, delete_files, rows, snapshots
 from support.unreferenced_files import leftovers
 
 SCHEMA = """
@@ -62,10 +62,6 @@ def made(monkeypatch):
 @pytest.fixture
 def table(table_of):
     return table_of(SCHEMA, ROWS[:50], ROWS[50:], properties=SMALL_GROUPS)
-
-
-def by_id(table):
-    return {row[0]: row[1:] for row in rows(table)}
 
 
 def path_of(live):

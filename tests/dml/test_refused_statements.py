@@ -5,15 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.orc as orc
 import pytest
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.typedef import Record
+from pyiceberg.manifest import FileFormat
 
-from icefloe import DmlResult, errors
-from icefloe.commit.conflicts import ConflictCheck
-from icefloe.commit.publish import Commit, publish
-from icefloe.file_changes import FileChanges
-from icefloe.settings import Isolation
+from icefloe import errors
 from icefloe.storage.files import locate
+from support.foreign_files import manifest_entry, publish
 from support.tables import rows, stored_files
 
 SCHEMA = "id BIGINT NOT NULL, region STRING, n INT, d DECIMAL(10, 2)"
@@ -140,12 +136,12 @@ def test_a_table_that_does_not_exist(lake):
         lake.table("ns.x")
 
 
-def test_an_orc_data_file_is_refused(table_of, mode):
+def test_an_orc_data_file_is_refused(lake, table_of, mode):
     table = table_of(SCHEMA, ROWS, mode=mode)
     location = f"{table.location}/data/foreign.orc"
     place = locate(table.iceberg.io, location)
     orc.write_table(pa.table({"id": [1]}), place.path)
-    add_data_file(table, location, FileFormat.ORC)
+    publish(lake, table, data=[manifest_entry(location, spec_id=0, file_format=FileFormat.ORC)])
 
     for act in (
         lambda: table.scan(),
@@ -154,28 +150,3 @@ def test_an_orc_data_file_is_refused(table_of, mode):
     ):
         with pytest.raises(errors.UnsupportedTableError, match=r"foreign\.orc is .*Parquet"):
             act()
-
-
-def add_data_file(table, location, file_format):
-    """Publish a file that another engine might have written."""
-    file = DataFile.from_args(
-        _table_format_version=3,
-        content=DataFileContent.DATA,
-        file_path=location,
-        file_format=file_format,
-        partition=Record(),
-        record_count=1,
-        file_size_in_bytes=100,
-    )
-    file.spec_id = 0
-    publish(
-        Commit(
-            table._lake.catalog,
-            table._state(),
-            "hand-made",
-            FileChanges(added_data=(file,)),
-            ConflictCheck(Isolation.SNAPSHOT, None),
-            lambda _removed, _deletes: DmlResult("append"),
-            {},
-        )
-    )

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 from pyspark.sql import functions as F
 
@@ -20,6 +19,7 @@ from icefloe.file_changes import FileChanges
 from icefloe.pruning.candidates import plan_files
 from icefloe.settings import Isolation
 from icefloe.storage.files import locate, spark_uri
+from support.foreign_files import manifest_entry
 from support.tables import data_files, rows, snapshots
 
 SCHEMA = "id BIGINT, region STRING, n INT"
@@ -249,18 +249,14 @@ def test_ten_thousand_files_plan_and_open(lake, spark, tmp_path):
     for number in range(10_000):
         name = f"f{number}.parquet"
         (tmp_path.__class__(folder) / name).hardlink_to(template)
-        file = DataFile.from_args(
-            _table_format_version=3,
-            content=DataFileContent.DATA,
-            file_path=f"{state.data_location}/{name}",
-            file_format=FileFormat.PARQUET,
+        file = manifest_entry(
+            f"{state.data_location}/{name}",
+            spec_id=state.metadata.default_spec_id,
             partition=Record(number % 100),
-            record_count=1,
             file_size_in_bytes=template.stat().st_size,
             value_counts={1: 1, 2: 1},
             null_value_counts={1: 0, 2: 0},
         )
-        file.spec_id = state.metadata.default_spec_id
         files.append(file)
     publish(
         Commit(

@@ -1,4 +1,4 @@
-"""What a session's settings may do to a table: nothing (issue: a reset turned tables into NULLs).
+"""What a session's settings may do to a table: nothing.
 
 Each test has a session of its own, of the JVM that all tests share.
 """

@@ -1,4 +1,4 @@
-"""UPDATE, by requirement number, in both modes, partitioned and not."""
+"""UPDATE in both modes, partitioned and not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from icefloe import Table
 from icefloe.errors import StatementError, TypeMismatchError
 from icefloe.metadata.files import LiveFile
 from icefloe.storage.files import locate
-from support.tables import data_files, delete_files, rows, snapshots, summary
+from support.tables import by_id, data_files, delete_files, rows, snapshots, summary
 
 SCHEMA = "id BIGINT, region STRING, name STRING, value INT"
 ROWS = [
@@ -27,10 +27,6 @@ ROWS = [
 @pytest.fixture
 def table(table_of, mode, partition_by):
     return table_of(SCHEMA, ROWS[:3], ROWS[3:], mode=mode, partition_by=partition_by)
-
-
-def by_id(table):
-    return {row[0]: row[1:] for row in rows(table)}
 
 
 @pytest.mark.requirement("U01", "U02", "U24")

@@ -16,6 +16,7 @@ from support.tables import (
     data_files,
     delete_files,
     live_files,
+    row,
     rows,
     snapshots,
     stored_files,
@@ -26,10 +27,6 @@ from support.unreferenced_files import leftovers
 pytestmark = pytest.mark.requirement("T39")
 
 SCHEMA = "id BIGINT, region STRING, n INT"
-
-
-def row(number, region="us", n=0):
-    return {"id": number, "region": region, "n": n}
 
 
 BATCHES = [

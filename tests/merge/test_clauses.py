@@ -1,4 +1,4 @@
-"""What each clause of a MERGE does to which row, by requirement number."""
+"""What each clause of a MERGE does to which row."""
 
 from __future__ import annotations
 

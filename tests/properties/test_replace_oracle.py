@@ -7,9 +7,7 @@ A program is made of its seed alone. To run one again:
 from __future__ import annotations
 
 import math
-import os
 import random
-from collections import Counter
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -23,6 +21,7 @@ from icefloe.errors import (
     InvalidPredicateError,
     PartitionColumnNotFoundError,
 )
+from support.random_programs import comparable, seeds
 
 QUICK, ALL = 2, 120
 SCHEMA = "k INT, region STRING, day DATE, ts TIMESTAMP_NTZ, p DECIMAL(6,1), v DOUBLE"
@@ -48,13 +47,6 @@ LAYOUTS = [
 ]
 MODES = ["copy-on-write", "merge-on-read", "auto"]
 FIRST = date(2023, 12, 30)
-
-
-def seeds():
-    if chosen := os.environ.get("ICEFLOE_SEED"):
-        return [int(chosen)]
-    slow = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(QUICK, ALL)]
-    return [*range(QUICK), *slow]
 
 
 class Maker:
@@ -115,12 +107,6 @@ def for_duckdb(predicate: str) -> str:
     return predicate.replace("TIMESTAMP_NTZ '", "TIMESTAMP '")
 
 
-def comparable(found: list[tuple[Any, ...]]) -> Counter[tuple[Any, ...]]:
-    return Counter(
-        tuple("NaN" if isinstance(v, float) and math.isnan(v) else v for v in row) for row in found
-    )
-
-
 class Program:
     """A table of ours and one of DuckDB's that the same replacements are run on."""
 
@@ -164,7 +150,7 @@ class Program:
 
 
 @pytest.mark.requirement("R22")
-@pytest.mark.parametrize("seed", seeds())
+@pytest.mark.parametrize("seed", seeds(QUICK, ALL))
 def test_a_random_replacement_equals_delete_and_insert(lake, seed):
     """Partitions when the predicate falls on their borders, rows otherwise."""
     program = Program(lake, seed, LAYOUTS)
@@ -194,7 +180,7 @@ def test_a_random_replacement_equals_delete_and_insert(lake, seed):
         program.check(result, program.deleted(for_duckdb(predicate)), inside)
 
 
-@pytest.mark.parametrize("seed", seeds())
+@pytest.mark.parametrize("seed", seeds(QUICK, ALL))
 def test_random_keys_and_partitions_equal_delete_and_insert(lake, seed):
     """REPLACE USING by random columns, and partitions overwritten over random specs."""
     program = Program(lake, seed, [*LAYOUTS, (), ("bucket(3, k)",), ("bucket(2, region)", "p")])

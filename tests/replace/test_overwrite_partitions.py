@@ -9,14 +9,10 @@ from urllib.parse import urlparse
 import pytest
 
 from icefloe.errors import NullabilityError
-from support.tables import data_files, delete_files, rows, snapshots, summary
+from support.tables import data_files, delete_files, row, rows, snapshots, summary
 from support.unreferenced_files import leftovers
 
 SCHEMA = "id BIGINT NOT NULL, region STRING, n INT"
-
-
-def row(i, region="us", n=0):
-    return {"id": i, "region": region, "n": n}
 
 
 def test_rows_of_older_specs_in_the_partitions_go_and_others_stay(table_of, mode):

@@ -11,7 +11,6 @@ from urllib.parse import urlparse
 
 import pytest
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 from pyspark.sql import functions as F
 
@@ -28,7 +27,7 @@ from icefloe.errors import (
     TypeMismatchError,
     UnsupportedOperatorError,
 )
-from support.foreign_files import equality_delete, publish
+from support.foreign_files import equality_delete, manifest_entry, publish
 from support.tables import data_files, delete_files, live_files, rows, snapshots, summary
 from support.unreferenced_files import leftovers
 
@@ -613,27 +612,12 @@ def test_a_table_of_ten_thousand_files_takes_seconds(lake, table_of):
 
 def _copy(template, p):
     """An entry like `template` in partition `p`; no such file exists, and none is needed."""
-    made = DataFile.from_args(
-        _table_format_version=3,
-        content=DataFileContent.DATA,
-        file_path=template.file_path.replace(".parquet", f"-{p}.parquet"),
-        file_format=FileFormat.PARQUET,
+    return manifest_entry(
+        template.file_path.replace(".parquet", f"-{p}.parquet"),
+        spec_id=0,
         partition=Record(p),
-        record_count=1,
         file_size_in_bytes=template.file_size_in_bytes,
-        column_sizes=None,
-        value_counts=None,
-        null_value_counts=None,
-        nan_value_counts=None,
-        lower_bounds=None,
-        upper_bounds=None,
-        key_metadata=None,
-        split_offsets=None,
-        equality_ids=None,
-        sort_order_id=None,
     )
-    made.spec_id = 0
-    return made
 
 
 @pytest.mark.requirement("R29")

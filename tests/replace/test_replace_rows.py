@@ -12,15 +12,11 @@ from icefloe.errors import (
     UnsupportedTableError,
 )
 from support.foreign_files import equality_delete, publish
-from support.tables import data_files, delete_files, rows, snapshots, summary
+from support.tables import data_files, delete_files, row, rows, snapshots, summary
 from support.unreferenced_files import leftovers
 
 MODES = ["copy-on-write", "merge-on-read"]
 SCHEMA = "id BIGINT, region STRING, n INT"
-
-
-def row(i, region="us", n=0):
-    return {"id": i, "region": region, "n": n}
 
 
 OLD = [row(1), row(2), row(3, "eu"), row(4, "eu", 5), row(5, None, None)]

@@ -10,14 +10,10 @@ import pytest
 from pyspark.sql import functions as F
 
 from icefloe.errors import ColumnNotFoundError, NullabilityError, StatementError
-from support.tables import data_files, delete_files, rows, snapshots, summary
+from support.tables import data_files, delete_files, row, rows, snapshots, summary
 from support.unreferenced_files import leftovers
 
 SCHEMA = "id BIGINT, region STRING, n INT"
-
-
-def row(i, region="us", n=0):
-    return {"id": i, "region": region, "n": n}
 
 
 OLD = [row(1), row(2), row(2, "eu"), row(3, "eu"), row(None, None), row(6, None)]

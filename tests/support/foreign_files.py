@@ -108,33 +108,42 @@ def adopted_file(
     """
     iceberg = table.iceberg
     file = parquet_file_to_data_file(iceberg.io, iceberg.metadata, f"file://{like or path}")
-    return _placed(table, file, path, partition, file.record_count if rows is None else rows)
-
-
-def _placed(
-    table: Table, file: DataFile, path: Path, partition: tuple[Any, ...], rows: int
-) -> DataFile:
-    made = DataFile.from_args(
-        _table_format_version=3,
-        content=DataFileContent.DATA,
-        file_path=f"file://{path}",
-        file_format=FileFormat.PARQUET,
+    return manifest_entry(
+        f"file://{path}",
+        spec_id=iceberg.spec().spec_id,
+        metrics_of=file,
         partition=Record(*partition),
-        record_count=rows,
+        record_count=file.record_count if rows is None else rows,
         file_size_in_bytes=path.stat().st_size,
-        column_sizes=file.column_sizes,
-        value_counts=file.value_counts,
-        null_value_counts=file.null_value_counts,
-        nan_value_counts=file.nan_value_counts,
-        lower_bounds=file.lower_bounds,
-        upper_bounds=file.upper_bounds,
-        key_metadata=None,
-        split_offsets=file.split_offsets,
-        equality_ids=None,
-        sort_order_id=None,
     )
-    made.spec_id = table.iceberg.spec().spec_id
-    return made
+
+
+METRICS = (
+    "column_sizes",
+    "value_counts",
+    "null_value_counts",
+    "nan_value_counts",
+    "lower_bounds",
+    "upper_bounds",
+    "split_offsets",
+)
+
+
+def manifest_entry(
+    location: str, *, spec_id: int, metrics_of: DataFile | None = None, **facts: Any
+) -> DataFile:
+    """A file as a manifest lists it: one Parquet data file of one row unless `facts` differ."""
+    entry = {
+        "content": DataFileContent.DATA,
+        "file_format": FileFormat.PARQUET,
+        "partition": Record(),
+        "record_count": 1,
+        "file_size_in_bytes": 100,
+        **{name: getattr(metrics_of, name, None) for name in METRICS},
+    }
+    file = DataFile.from_args(_table_format_version=3, file_path=location, **{**entry, **facts})
+    file.spec_id = spec_id
+    return file
 
 
 def _delete_file(
@@ -149,27 +158,15 @@ def _delete_file(
     path = Path(urlparse(location).path)
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(rows, path)
-    file = DataFile.from_args(
-        _table_format_version=3,
+    return manifest_entry(
+        location,
+        spec_id=table.iceberg.spec().spec_id if spec_id is None else spec_id,
         content=content,
-        file_path=location,
-        file_format=FileFormat.PARQUET,
         partition=Record(*partition),
         record_count=rows.num_rows,
         file_size_in_bytes=path.stat().st_size,
-        column_sizes=None,
-        value_counts=None,
-        null_value_counts=None,
-        nan_value_counts=None,
-        lower_bounds=None,
-        upper_bounds=None,
-        key_metadata=None,
-        split_offsets=None,
         equality_ids=equality_ids,
-        sort_order_id=None,
     )
-    file.spec_id = table.iceberg.spec().spec_id if spec_id is None else spec_id
-    return file
 
 
 def _with_ids(schema: Schema) -> pa.Schema:

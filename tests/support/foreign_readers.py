@@ -43,7 +43,7 @@ from pyiceberg.types import (
 )
 
 from icefloe import Table
-from support.tables import data_files, delete_files
+from support.tables import data_files, delete_files, nulls_first
 
 Row = tuple[Any, ...]
 
@@ -204,16 +204,12 @@ def comparable(
     for row in rows:
         assert sorted(row) == names
         plain.append(tuple(_plain(row[f.name], f.field_type) for f in fields))
-    return sorted(plain, key=_order)
-
-
-def _order(row: Row) -> list[tuple[bool, str]]:
-    return [(value is not None, repr(value)) for value in row]
+    return sorted(plain, key=nulls_first)
 
 
 def _without_columns(rows: list[Row], schema: Schema, names: set[str]) -> list[Row]:
     kept = [i for i, field in enumerate(schema.fields) if field.name not in names]
-    return sorted((tuple(row[i] for i in kept) for row in rows), key=_order)
+    return sorted((tuple(row[i] for i in kept) for row in rows), key=nulls_first)
 
 
 def _plain(value: Any, kind: IcebergType) -> Any:

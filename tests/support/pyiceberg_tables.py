@@ -10,14 +10,12 @@ from urllib.parse import urlparse
 
 import pyarrow as pa
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
-from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField
 
 import icefloe
 from icefloe import Lake, Table
-from support.foreign_files import publish
+from support.foreign_files import manifest_entry, publish
 
 SCHEMA = Schema(NestedField(1, "id", LongType(), required=False))
 LONG_AGO = datetime.now(UTC) - timedelta(days=5)
@@ -97,29 +95,15 @@ def stray(path: Path) -> Path:
 def publish_at(lake: Lake, table: Table, locations: Sequence[str], *, like: Path) -> None:
     """Add files to a table under these names, with the metrics of a file that has such rows."""
     iceberg = table.iceberg
-    known = parquet_file_to_data_file(iceberg.io, iceberg.metadata, f"file://{like}")
-    publish(lake, table, data=[_called(table, known, location) for location in locations])
-
-
-def _called(table: Table, known: DataFile, location: str) -> DataFile:
-    made = DataFile.from_args(
-        _table_format_version=3,
-        content=DataFileContent.DATA,
-        file_path=location,
-        file_format=FileFormat.PARQUET,
-        partition=Record(),
-        record_count=known.record_count,
-        file_size_in_bytes=known.file_size_in_bytes,
-        column_sizes=known.column_sizes,
-        value_counts=known.value_counts,
-        null_value_counts=known.null_value_counts,
-        nan_value_counts=known.nan_value_counts,
-        lower_bounds=known.lower_bounds,
-        upper_bounds=known.upper_bounds,
-        key_metadata=None,
-        split_offsets=known.split_offsets,
-        equality_ids=None,
-        sort_order_id=None,
-    )
-    made.spec_id = table.iceberg.spec().spec_id
-    return made
+    file = parquet_file_to_data_file(iceberg.io, iceberg.metadata, f"file://{like}")
+    entries = [
+        manifest_entry(
+            location,
+            spec_id=iceberg.spec().spec_id,
+            metrics_of=file,
+            record_count=file.record_count,
+            file_size_in_bytes=file.file_size_in_bytes,
+        )
+        for location in locations
+    ]
+    publish(lake, table, data=entries)

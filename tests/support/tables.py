@@ -13,10 +13,20 @@ from icefloe.metadata.files import LiveFile
 from icefloe.metadata.manifests import read_snapshot_files
 
 
+def row(number: int | None, region: str | None = "us", n: int | None = 0) -> dict[str, Any]:
+    """A row for tables with the columns `id BIGINT, region STRING, n INT`."""
+    return {"id": number, "region": region, "n": n}
+
+
 def rows(table: Table, *columns: str, **options: Any) -> list[tuple[Any, ...]]:
     """Every live row as a tuple, in an order of its own."""
     scanned = table.scan(list(columns) or None, **options)
-    return sorted((tuple(row) for row in scanned.collect()), key=_order)
+    return sorted((tuple(each) for each in scanned.collect()), key=nulls_first)
+
+
+def by_id(table: Table) -> dict[Any, tuple[Any, ...]]:
+    """Every live row by the value of its first column."""
+    return {values[0]: values[1:] for values in rows(table)}
 
 
 def live_files(table: Table) -> tuple[LiveFile, ...]:
@@ -52,5 +62,6 @@ def stored_files(table: Table) -> set[str]:
     return {str(path) for path in folder.rglob("*.parquet")}
 
 
-def _order(row: tuple[Any, ...]) -> list[tuple[bool, str]]:
-    return [(value is not None, repr(value)) for value in row]
+def nulls_first(values: tuple[Any, ...]) -> list[tuple[bool, str]]:
+    """A sort key for rows of values that have no common order."""
+    return [(value is not None, repr(value)) for value in values]
