@@ -28,7 +28,7 @@ def test_lake_opened_again_has_its_tables(spark, tmp_path):
         assert again.table("t").count() == 1
 
 
-def test_relative_folder_is_where_the_program_stands(spark, tmp_path, monkeypatch):
+def test_relative_folder_is_below_the_working_directory(spark, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with icefloe.connect("lake", spark=spark) as lake:
         location = lake.create_table("t", "id BIGINT").location
@@ -76,7 +76,7 @@ def test_catalog_name_is_looked_up_in_pyicebergs_file(spark, tmp_path, monkeypat
         assert lake.create_table("t", "id BIGINT").location == f"file://{tmp_path}/team/default/t"
 
 
-def test_properties_go_to_pyiceberg(spark, tmp_path):
+def test_properties_are_passed_to_pyiceberg(spark, tmp_path):
     uri = f"sqlite:///{tmp_path}/own.db"
     with icefloe.connect(tmp_path / "files", uri=uri, spark=spark) as lake:
         assert isinstance(lake.catalog, SqlCatalog)

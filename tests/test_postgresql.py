@@ -119,7 +119,7 @@ def test_conflict_between_connections_is_found(open_lake, monkeypatch):
     assert rows(table, "n") == [(7,), (7,)]
 
 
-def test_table_dropped_by_another_connection_is_told(open_lake):
+def test_table_dropped_by_another_connection_is_reported(open_lake):
     ours, theirs = open_lake(), open_lake()
     table = ours.create_table("t", SCHEMA)
     theirs.drop_table("t")

@@ -194,7 +194,7 @@ def test_errors_of_the_callers_own_queries_stay_sparks_own(spark):
 
 
 @pytest.mark.slow
-def test_workers_without_pyarrow_are_told_and_the_table_stays(tmp_path):
+def test_workers_without_pyarrow_are_reported_and_the_table_is_unchanged(tmp_path):
     """The caller's own session, whose Python is a bare virtual environment."""
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
@@ -242,7 +242,7 @@ def test_workers_without_pyarrow_are_told_and_the_table_stays(tmp_path):
     assert lines[-1] == "SAME True 1 2"
 
 
-def test_a_jvm_that_ends_in_a_statement_is_told_and_the_table_stays(spark, tmp_path):
+def test_a_jvm_that_exits_in_a_statement_is_reported_and_the_table_is_unchanged(spark, tmp_path):
     """As it does for want of memory: no ConnectionRefusedError, no half a statement."""
     script = """
         import os
@@ -300,7 +300,7 @@ def test_a_heap_that_is_asked_for_is_taken(tmp_path):
         ("java.lang.OutOfMemoryError: unable to create native thread", StatementError),
     ],
 )
-def test_what_ended_a_job_is_told_by_what_to_do(text, expected):
+def test_an_error_that_ended_a_job_says_what_to_do(text, expected):
     with pytest.raises(expected), translate_spark_errors():
         raise PySparkException(text)
 
@@ -311,7 +311,7 @@ def test_a_mistake_in_a_statement_about_memory_stays_a_mistake(spark):
         rows.filter("mesage LIKE '%java.lang.OutOfMemoryError%'").count()
 
 
-def test_too_little_memory_is_told_with_the_way_out():
+def test_too_little_memory_is_reported_with_the_way_out():
     failed = PySparkException("Job aborted: java.lang.OutOfMemoryError: Java heap space\n\tat a.b")
     told = r"\(Java heap space\)\. Give it more with spark\.driver"
     with pytest.raises(SetupError, match=told), translate_spark_errors():
@@ -337,5 +337,5 @@ class Thrown:
         (Thrown("Exception thrown in awaitResult:"), "Exception thrown in awaitResult:"),
     ],
 )
-def test_the_cause_is_told_where_spark_only_waited_for_it(thrown, told):
+def test_the_cause_is_reported_where_spark_only_waited_for_it(thrown, told):
     assert _told_by(thrown) == told

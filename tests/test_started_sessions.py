@@ -198,7 +198,7 @@ def test_threads_that_connect_and_stop_at_once(made, opened):
     assert [one.stops for one in made] == [1]
 
 
-def test_sessions_of_spark_connect_are_told_apart_by_their_ids():
+def test_sessions_of_spark_connect_are_distinguished_by_their_ids():
     started, lakes = StartedSessions(), [opened_lake() for _ in range(3)]
     one, other = FakeConnectSession("1"), FakeConnectSession("2")
     for found in (one, other):

@@ -38,7 +38,7 @@ def test_tables_with_their_sizes(folder):
     assert done.exit_code == 0
 
 
-def test_show_tells_what_a_table_is(folder):
+def test_show_describes_a_table(folder):
     told = run(folder, "show", "shop.orders").stdout
     assert "decimal(10,2)" in told
     assert "partitioned  region" in told

@@ -8,7 +8,7 @@ import icefloe
 from icefloe.cli.app import app
 
 
-def test_the_demo_tells_its_story(spark, tmp_path, monkeypatch):
+def test_the_demo_shows_each_step(spark, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo-lake").mkdir()
     done = CliRunner().invoke(app, ["demo"])

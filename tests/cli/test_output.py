@@ -45,7 +45,7 @@ def test_values_in_each_format(value, as_json, in_cell, in_csv):
 ROWS = Records(("id", "name"), (True, False), [(1, "a,b"), (20, None), (3, "")])
 
 
-def test_csv_tells_null_from_an_empty_text(capsys):
+def test_csv_distinguishes_null_from_an_empty_text(capsys):
     Output(Format.CSV).records(ROWS)
     assert capsys.readouterr().out == 'id,name\r\n1,"a,b"\r\n20,\r\n3,""\r\n'
 
@@ -55,7 +55,7 @@ def test_json_is_one_object_a_line(capsys):
     assert capsys.readouterr().out == '{"id": 1, "name": "a,b"}\n{"id": 20, "name": null}\n'
 
 
-def test_columns_of_one_name_are_told_apart_in_json(capsys):
+def test_columns_of_one_name_have_different_keys_in_json(capsys):
     Output(Format.JSON).records(Records(("id", "id", "id_2"), (True,) * 3, [(1, 2, 3)]))
     assert json.loads(capsys.readouterr().out) == {"id": 1, "id_2": 2, "id_2_2": 3}
 

@@ -213,7 +213,7 @@ def test_ctrl_c_that_comes_too_late_runs_no_further_statement(worker, lake, caps
     assert capsys.readouterr().out == "update: 1 updated in 0.0 s\n"
 
 
-def test_an_unknown_outcome_is_told_even_when_cancelled(worker):
+def test_an_unknown_outcome_is_reported_even_when_cancelled(worker):
     def unknown(_: object) -> None:
         time.sleep(1)
         raise CommitStateUnknownError("Look at the table.")

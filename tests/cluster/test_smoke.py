@@ -221,7 +221,7 @@ def test_statement_that_matches_nothing_makes_no_snapshot(table):
     assert len(snapshots(table)) == before
 
 
-def test_explain_tells_the_plan_and_changes_nothing(table, mode):
+def test_explain_shows_the_plan_and_changes_nothing(table, mode):
     before = table.snapshot_id
     plan = table.update().set("v", "0").where("id = 3").explain()
     assert plan.mode == mode

@@ -274,7 +274,7 @@ def test_column_that_new_files_lack_is_a_conflict(table_of, other, meanwhile, ch
     assert leftovers(table) == set()
 
 
-def test_table_dropped_meanwhile_is_told(table_of, other, before_commit, lake):
+def test_a_table_dropped_concurrently_is_reported(table_of, other, before_commit, lake):
     table = table_of(SCHEMA, THREE)
     before_commit(lambda: other.drop_table(table.name))
 
@@ -284,7 +284,9 @@ def test_table_dropped_meanwhile_is_told(table_of, other, before_commit, lake):
         lake.table(table.name)
 
 
-def test_table_dropped_and_made_anew_gets_no_rows_of_the_old_one(table_of, other, before_commit):
+def test_table_dropped_and_created_again_gets_no_rows_of_the_old_one(
+    table_of, other, before_commit
+):
     table = table_of(SCHEMA, THREE)
 
     def replace_table() -> None:
@@ -297,7 +299,7 @@ def test_table_dropped_and_made_anew_gets_no_rows_of_the_old_one(table_of, other
     assert rows(table, "id") == [(7,)]
 
 
-def test_rollback_meanwhile_is_a_conflict(table_of, other, before_commit):
+def test_a_concurrent_rollback_is_a_conflict(table_of, other, before_commit):
     table = table_of(SCHEMA, THREE, [row(4)])
     first = snapshots(table)[0].snapshot_id
     before_commit(lambda: other.table(table.name).rollback(first))

@@ -147,7 +147,7 @@ def test_same_idempotency_key_does_nothing_the_second_time(table_of, mode):
     assert rows(table, "n") == [(2,), (2,)]
 
 
-def test_idempotency_key_that_lands_meanwhile_is_not_applied_twice(table_of, other, meanwhile):
+def test_idempotency_key_that_lands_concurrently_is_not_applied_twice(table_of, other, meanwhile):
     table = table_of(SCHEMA, ROWS)
     firsts = []
 

@@ -106,7 +106,7 @@ def test_writers_of_different_partitions_all_succeed_at_once(table_of, start, ho
 @pytest.mark.requirement("X10")
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [COW, MOR])
-def test_writer_killed_at_any_moment_leaves_all_or_nothing(table_of, start, tmp_path, how):
+def test_writer_killed_at_any_time_leaves_all_or_nothing(table_of, start, tmp_path, how):
     """Five kills per mode; what was said to be done is there, and no row has half of it."""
     table = table_of(SCHEMA, ROWS, partition_by=("region",))
     moments = random.Random(f"kill -9 {how}")

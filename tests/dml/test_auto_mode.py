@@ -80,7 +80,7 @@ def test_files_are_chosen_one_by_one(wide):
     }
 
 
-def test_rows_that_go_are_counted_not_their_bytes(wide):
+def test_deleted_rows_are_counted_not_their_bytes(wide):
     """A DELETE has a whole row group encoded again: the fraction alone decides."""
     table = wide()
     few = table.delete().where(A_FIFTH).execute()
@@ -154,7 +154,7 @@ def test_merge_chooses_by_bytes_where_no_row_of_a_file_is_deleted(wide):
     }
 
 
-def test_explain_tells_the_limit_and_the_choice_is_logged(wide, caplog):
+def test_explain_shows_the_threshold_and_the_choice_is_logged(wide, caplog):
     table = wide()
     plan = update(table).explain()
     assert "rewrite or write deletes" in str(plan)

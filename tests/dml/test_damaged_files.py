@@ -248,7 +248,7 @@ def without_sizes(chunk: Struct) -> Struct:
     return changed(chunk, {Chunk.META: (ThriftType.STRUCT, meta)})
 
 
-def test_what_fails_besides_is_told_first(plain):
+def test_other_failures_are_reported_before_a_damaged_file(plain):
     """And the footers are looked at when nothing does."""
     without_a_row(data_file(plain))
     candidates = [Candidate(file) for file in data_files(plain)]

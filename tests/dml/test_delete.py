@@ -109,7 +109,7 @@ def test_modes_take_turns_on_one_file_and_nothing_comes_back(table):
 
 
 @pytest.mark.requirement("R38")
-def test_delete_files_go_with_their_data_files(table_of, partition_by):
+def test_delete_files_are_removed_with_their_data_files(table_of, partition_by):
     table = table_of(SCHEMA, ROWS[:3], ROWS[3:], partition_by=partition_by)
     table.delete().where("id IN (1, 6)").execute()
     assert delete_files(table)
@@ -167,7 +167,7 @@ def test_a_column_object_is_a_condition(table):
 
 
 @pytest.mark.requirement("T37")
-def test_auto_chooses_by_the_fraction_that_goes(table_of):
+def test_auto_chooses_by_the_fraction_of_deleted_rows(table_of):
     many = [{"id": i, "region": "r", "name": "n", "value": 0.0} for i in range(10)]
     few = [{"id": 100 + i, "region": "r", "name": "n", "value": 0.0} for i in range(10)]
     table = table_of(SCHEMA, many, few)

@@ -99,7 +99,7 @@ STATEMENTS = {
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)
-def test_files_whose_names_have_one_checksum_are_told_apart(table, statement):
+def test_files_whose_names_have_the_same_checksum_are_distinguished(table, statement):
     build, gone, new = STATEMENTS[statement]
     build(table).execute()
     expected = {key: n for key, n in {**BEFORE, **new}.items() if key not in gone}
@@ -107,11 +107,11 @@ def test_files_whose_names_have_one_checksum_are_told_apart(table, statement):
 
 
 @pytest.mark.parametrize("statement", ["upsert", "matched and not"])
-def test_nor_are_they_mixed_up_by_a_shuffled_join(table, statement, spark):
+def test_a_shuffled_join_distinguishes_them_too(table, statement, spark):
     """Keys are made before the join."""
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
     try:
-        test_files_whose_names_have_one_checksum_are_told_apart(table, statement)
+        test_files_whose_names_have_the_same_checksum_are_distinguished(table, statement)
     finally:
         spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
 
@@ -127,7 +127,7 @@ def test_a_path_that_may_lead_elsewhere_is_refused(path):
 
 @pytest.mark.parametrize(("files", "most"), [(1, 200), (9, 200), (64, 200), (9, 4), (65, 200)])
 @pytest.mark.parametrize("are_numbers", [True, False])
-def test_rows_go_to_the_task_of_their_file(spark, files, most, are_numbers):
+def test_rows_are_sent_to_the_task_of_their_file(spark, files, most, are_numbers):
     known = [SimpleNamespace(path=f"file:///a b/{n}-é,'.parquet") for n in range(files)]
     keys = FileKeys.of(known) if are_numbers else FileKeys({}, are_numbers=False)
     uris = keys.of_files(known)

@@ -265,7 +265,7 @@ def test_version_1_takes_copy_on_write_only(table_of, partition_by):
 
 
 @pytest.mark.requirement("T25")
-def test_a_missing_data_file_is_told_by_its_path(table_of, mode, partition_by):
+def test_a_missing_data_file_is_reported_with_its_path(table_of, mode, partition_by):
     table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
     ((file,),) = rows(table, "_file", where="id = 1")
     table.iceberg.io.delete(file)
@@ -280,7 +280,7 @@ def test_a_missing_data_file_is_told_by_its_path(table_of, mode, partition_by):
 
 
 @pytest.mark.requirement("T25")
-def test_a_missing_delete_file_is_told_by_its_path(table_of, mode, partition_by):
+def test_a_missing_delete_file_is_reported_with_its_path(table_of, mode, partition_by):
     table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
     table.delete().where("id = 1").with_options(mode="merge-on-read").execute()
     (file,) = delete_files(table)
@@ -293,7 +293,7 @@ def test_a_missing_delete_file_is_told_by_its_path(table_of, mode, partition_by)
 
 
 @pytest.mark.requirement("T27", "M28")
-def test_write_amplification_is_told(table_of, mode, partition_by):
+def test_the_result_has_the_write_amplification(table_of, mode, partition_by):
     table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
 
     result = table.update().set("n", "0").where("id = 1").execute()

@@ -16,7 +16,7 @@ def one(table):
     return row.asDict(recursive=True)
 
 
-def test_fields_of_structs_go_by_name(table_of, mode):
+def test_struct_fields_are_assigned_by_name(table_of, mode):
     table = table_of(NESTED, mode=mode)
     swapped = pa.struct([("b", pa.int64()), ("A", pa.int32())])
     table.append(

@@ -76,7 +76,7 @@ def test_statements_on_rows_of_such_a_file_are_refused_and_change_nothing(tables
     assert rows(other) == THEIRS
 
 
-def test_own_rows_change_and_whole_files_go_in_the_tables_own_folder(tables, tmp_path):
+def test_own_rows_change_and_whole_files_are_removed_in_the_tables_own_folder(tables, tmp_path):
     """Then history expires and orphans are removed: the other table keeps its file."""
     table, other = tables
     (dotted,) = [file.path for file in data_files(table) if ".." in file.path]
@@ -122,7 +122,7 @@ def test_the_other_table_keeps_a_file_that_only_such_a_path_still_names(tables):
     assert rows(table) == OWN + THEIRS
 
 
-def test_a_scan_applies_deletes_where_sizes_tell_files_apart(tables, lake: Lake):
+def test_a_scan_applies_deletes_where_sizes_identify_files(tables, lake: Lake):
     table, _ = tables
     table.delete().where("id < 7").execute()
     publish(lake, table, deletes=[equality_delete(table, [{"id": 8}])])

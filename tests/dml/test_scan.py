@@ -71,7 +71,7 @@ def test_file_and_position_on_request(table_of):
         table.scan(["nope"])
 
 
-def test_time_travel_by_snapshot_and_moment(table_of, mode):
+def test_time_travel_by_snapshot_and_timestamp(table_of, mode):
     table = table_of(SCHEMA, ROWS[:3], mode=mode)
     first, moment = table.snapshot_id, datetime.now(UTC)
     time.sleep(0.01)

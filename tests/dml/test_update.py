@@ -114,7 +114,9 @@ def test_other_rows_stay_as_they_were(table):
 
 
 @pytest.mark.requirement("U10", "U11", "U20", "U30", "U36")
-def test_updated_rows_go_under_the_new_spec_deletes_under_the_old(table_of, mode, partition_by):
+def test_updated_rows_are_written_under_the_new_spec_deletes_under_the_old(
+    table_of, mode, partition_by
+):
     table = table_of(SCHEMA, ROWS, mode=mode, partition_by=partition_by)
     old = table.iceberg.spec().spec_id
     table.evolve_partitions(["bucket(4, id)"])

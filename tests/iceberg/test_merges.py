@@ -46,7 +46,7 @@ def test_fifteen_merges_on_twins(
         assert result.clauses == merge.counts, merge.name
 
 
-def test_the_runtime_goes_on_after_our_merge_and_we_after_its(
+def test_each_engine_continues_after_the_merge_of_the_other(
     both: MakeBoth, spark: SparkSession
 ) -> None:
     """On one table, each engine's MERGE over the other's files and deletes."""

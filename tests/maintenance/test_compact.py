@@ -101,7 +101,7 @@ def test_new_files_are_as_old_as_what_was_read(table_of, lake):
 @pytest.mark.parametrize(
     "partitioned", [pytest.param(False, marks=pytest.mark.slow), True], ids=["all", "partitioned"]
 )
-def test_equality_deletes_go_with_the_rows_they_hit(table_of, lake, partitioned):
+def test_equality_deletes_are_removed_with_the_rows_they_delete(table_of, lake, partitioned):
     """Rows that come again after a delete by value stay; the delete goes once nothing needs it."""
     table = table_of(SCHEMA, BATCHES[0], partition_by=("region",) if partitioned else ())
     partition = ("us",) if partitioned else ()
@@ -143,7 +143,7 @@ def test_deletes_that_other_files_need_stay(table_of, lake):
 
 
 @pytest.mark.slow
-def test_a_file_without_live_rows_goes(table_of, lake):
+def test_a_file_without_live_rows_is_removed(table_of, lake):
     table = table_of(SCHEMA, [row(1)], [row(2)])
     publish(lake, table, deletes=[equality_delete(table, [{"id": 1}, {"id": 2}])])
     result = table.compact()
@@ -171,7 +171,7 @@ def test_where_takes_whole_files_that_hold_such_rows(table_of, kind):
     assert rows(table) == before
 
 
-def test_wrong_arguments_are_told(table_of):
+def test_wrong_arguments_are_refused(table_of):
     table = table_of(SCHEMA, BATCHES[0])
     with pytest.raises(ColumnNotFoundError, match="regoin"):
         table.compact("regoin = 'eu'")
@@ -232,7 +232,7 @@ def test_the_tables_sort_order_is_applied(table_of):
     assert file.file.sort_order_id == table.iceberg.sort_order().order_id == 1
 
 
-def test_an_append_meanwhile_is_no_conflict(table_of, other, before_swap):
+def test_a_concurrent_append_is_no_conflict(table_of, other, before_swap):
     table = table_of(SCHEMA, *BATCHES)
     before_swap(lambda: other.table(table.name).append([row(50)]))
     table.compact()
@@ -250,7 +250,7 @@ def test_an_append_meanwhile_is_no_conflict(table_of, other, before_swap):
         pytest.param("before_swap", "merge-on-read", marks=pytest.mark.slow),
     ],
 )
-def test_rows_deleted_meanwhile_never_come_back(table_of, other, request, moment, mode):
+def test_rows_deleted_concurrently_never_come_back(table_of, other, request, moment, mode):
     meanwhile = request.getfixturevalue(moment)
     table = table_of(SCHEMA, *BATCHES, mode=mode)
     meanwhile(lambda: other.table(table.name).delete().where("id = 4").execute())
@@ -267,7 +267,7 @@ def test_rows_deleted_meanwhile_never_come_back(table_of, other, request, moment
 
 
 @pytest.mark.parametrize("partition_by", [pytest.param((), marks=pytest.mark.slow), ("region",)])
-def test_a_delete_by_value_meanwhile_applies_to_the_new_files(
+def test_a_concurrent_equality_delete_applies_to_the_new_files(
     table_of, lake, before_commit, partition_by
 ):
     table = table_of(SCHEMA, *BATCHES, partition_by=partition_by)

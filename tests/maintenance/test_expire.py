@@ -54,7 +54,7 @@ def table(table_of):
     return table
 
 
-def test_old_snapshots_go_with_the_files_only_they_reach(table):
+def test_old_snapshots_are_removed_with_the_files_only_they_reach(table):
     first, second, third = ids(table)
     lost = path_of(snapshots(table)[0].manifest_list)
     live = {path_of(f.path) for f in data_files(table)}
@@ -114,7 +114,7 @@ def test_tags_and_branches_keep_what_they_reach(table):
     assert leftovers(table) == set()
 
 
-def test_refs_that_are_too_old_go_but_never_main(table):
+def test_refs_that_are_too_old_are_removed_but_never_main(table):
     first, second, _third = ids(table)
     with table.iceberg.manage_snapshots() as manage:
         manage.create_tag(first, "old", max_ref_age_ms=1)
@@ -130,7 +130,7 @@ def test_refs_that_are_too_old_go_but_never_main(table):
     assert rows(table, "id") == [(2,), (3,)]
 
 
-def test_a_moment_whose_snapshot_is_gone_is_not_another_ones(table):
+def test_a_timestamp_whose_snapshot_has_expired_finds_no_other_snapshot(table):
     """The tag keeps the first, and what was in between is not told as if it had been the first."""
     first, second, third = snapshots(table)
     with table.iceberg.manage_snapshots() as manage:
@@ -230,7 +230,7 @@ def test_reading_fails_after_the_commit(table, monkeypatch):
     assert stored_files(table) == stored
 
 
-def test_single_files_that_cannot_be_deleted_are_told(table, monkeypatch):
+def test_single_files_that_cannot_be_deleted_are_reported(table, monkeypatch):
     delete = PyArrowFileIO.delete
 
     def stubborn(self, location):
@@ -294,7 +294,7 @@ def test_a_commit_whose_answer_is_lost(table, lake, monkeypatch):
     assert stored_files(table) == stored
 
 
-def test_statistics_files_go_with_their_snapshot(table, lake):
+def test_statistics_files_are_removed_with_their_snapshot(table, lake):
     first, _, third = ids(table)
     folder = f"{table.location}/metadata"
     places = {}
@@ -362,7 +362,7 @@ def test_an_empty_table_has_nothing_to_expire(table_of):
     assert table.rewrite_manifests().snapshot_id is None
 
 
-def test_a_catalog_that_tells_some_snapshots_only_is_refused(table, lake, monkeypatch):
+def test_a_catalog_that_lists_only_some_snapshots_is_refused(table, lake, monkeypatch):
     """Files of the others would look as if nobody needed them."""
     monkeypatch.setitem(lake.catalog.properties, "snapshot-loading-mode", "refs")
     for call in (table.expire_snapshots, table.remove_orphans):

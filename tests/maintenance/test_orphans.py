@@ -57,7 +57,7 @@ def table(table_of):
     return table
 
 
-def test_only_old_strays_go_and_only_when_told(table):
+def test_only_old_orphans_are_deleted_and_only_on_request(table):
     folder = folder_of(table)
     known = everything(folder)
     old = [stray(folder / "data"), stray(folder / "data" / "region=us", "b c.parquet")]
@@ -247,7 +247,7 @@ def test_unreadable_metadata_is_a_refusal(table, lake):
         table.remove_orphans(older_than=3)
 
 
-def test_files_that_cannot_be_deleted_are_told(table, monkeypatch):
+def test_files_that_cannot_be_deleted_are_reported(table, monkeypatch):
     path = stray(folder_of(table) / "data")
     monkeypatch.setattr(orphans, "_delete", lambda files: [f.location for f in files])
     result = table.remove_orphans(dry_run=False)

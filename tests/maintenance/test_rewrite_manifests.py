@@ -106,7 +106,7 @@ def test_a_writer_that_comes_between_is_not_lost(table_of, other, before_swap):
 
 
 @pytest.mark.slow
-def test_a_statement_goes_on_after_manifests_were_rewritten(table_of, other, before_commit, mode):
+def test_a_statement_lands_after_manifests_were_rewritten(table_of, other, before_commit, mode):
     table = table_of(SCHEMA, [row(1)], [row(2)], mode=mode)
     before_commit(other.table(table.name).rewrite_manifests)
     table.update().set("id", "id + 10").where("id = 1").execute()

@@ -99,7 +99,7 @@ def test_first_of_several_that_no_clause_takes_leaves_the_row(table_of, mode):
     assert triples(table) == [(1, "us", 10), (3, "us", 5)]
 
 
-def test_keys_of_a_compound_condition_are_told_together(table_of):
+def test_keys_of_a_compound_condition_are_reported_together(table_of):
     table = table_of(SCHEMA, TARGET)
     source = [row(1, "us", 1), row(1, "us", 2), row(1, "eu", 3)]
 

@@ -198,7 +198,7 @@ def test_counts_are_measured(table_of, mode, partition_by):
 
 
 @pytest.mark.requirement("X08")
-def test_result_is_told_in_the_snapshot_summary(table, mode):
+def test_the_result_is_in_the_snapshot_summary(table, mode):
     """Under our names, and under those of Iceberg's Spark runtime."""
     result = (
         table.merge([row(1, "us", 11), row(2, "eu", 0), row(3, "ap", 30)], on=["id"])

@@ -85,7 +85,7 @@ def check(table, kinds, shape):
     assert triples(table) == expected(kinds)
 
 
-def test_one_pass_with_clauses_of_every_kind_is_told(table_of, mode, partition_by):
+def test_explain_shows_one_pass_with_clauses_of_every_kind(table_of, mode, partition_by):
     """One scan of the table and one full outer join; str(plan) says so to people."""
     table = table_of(SCHEMA, TARGET, mode=mode, partition_by=partition_by)
 

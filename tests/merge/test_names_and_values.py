@@ -92,7 +92,7 @@ def test_keys_at_the_ends_of_their_ranges_choose_no_file_too_few(table_of, spark
 
 
 @pytest.mark.requirement("M21")
-def test_partitions_are_told_in_utc_whatever_the_session_says(table_of, spark):
+def test_partitions_are_in_utc_whatever_the_session_says(table_of, spark):
     """Days are Iceberg's, and values are the same moments."""
     stamps = [datetime(2024, 1, d, h, tzinfo=UTC) for d in (1, 2) for h in (2, 23)]
     table = table_of("ts TIMESTAMP, n INT", partition_by=("days(ts)",))

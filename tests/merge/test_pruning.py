@@ -172,7 +172,7 @@ def test_buckets_of_the_source_are_read(table_of):
 
 
 @pytest.mark.requirement("M19")
-def test_limit_is_inclusive_and_the_count_that_broke_it_is_told(table_of, mode, spark):
+def test_the_limit_is_inclusive_and_a_count_above_it_is_reported(table_of, mode, spark):
     table = table_of(SCHEMA, FOUR, mode=mode, partition_by=("region",))
     source = [row(0, "ap", -1), row(1, "eu", -1), row(4, "ap", -1)]
     merge = table.upsert(source, on=["id", "region"])
@@ -240,7 +240,7 @@ def test_by_source_clause_without_condition_sees_every_partition(table_of, mode)
 
 
 @pytest.mark.requirement("D11")
-def test_by_source_condition_that_pins_partitions_reads_those_besides(table_of, mode):
+def test_partitions_named_by_a_by_source_condition_are_read_too(table_of, mode):
     table = table_of(SCHEMA, FOUR, mode=mode, partition_by=("region",))
 
     result = (

@@ -15,7 +15,7 @@ from support.unreferenced_files import leftovers
 SCHEMA = "id BIGINT NOT NULL, region STRING, n INT"
 
 
-def test_rows_of_older_specs_in_the_partitions_go_and_others_stay(table_of, mode):
+def test_rows_of_older_specs_in_the_partitions_are_removed_and_others_stay(table_of, mode):
     table = table_of(SCHEMA, [row(1), row(2, "eu"), row(3, None)], mode=mode)
     table.evolve_partitions(("region",))
     table.append([row(4), row(5, "eu"), row(6, None)])
@@ -63,7 +63,7 @@ def _in_other_bucket(table, other_files, ids):
     return {i for i in ids if place(i) != place(4)}
 
 
-def test_files_inside_the_partition_go_by_metadata(table_of):
+def test_files_inside_the_partition_are_removed_by_metadata(table_of):
     """A day lies inside its month: no file of the older spec is read."""
     day = datetime(2024, 1, 5, tzinfo=UTC)
     old = [{"id": i, "at": day + timedelta(days=i)} for i in (0, 1, 40)]

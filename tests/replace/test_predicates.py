@@ -192,7 +192,7 @@ UNSUPPORTED = {
 
 @pytest.mark.requirement("R16", "R31")
 @pytest.mark.parametrize("text", UNSUPPORTED)
-def test_what_partitions_cannot_tell_is_refused_by_name(text):
+def test_operators_that_partitions_cannot_answer_are_refused_by_name(text):
     with pytest.raises(UnsupportedOperatorError, match="scope='rows'") as caught:
         parse_predicate(text)
     assert caught.value.operator == UNSUPPORTED[text]
@@ -217,7 +217,7 @@ NO_CONDITIONS = [
 
 @pytest.mark.requirement("R19")
 @pytest.mark.parametrize("text", NO_CONDITIONS)
-def test_what_is_no_condition_is_told_with_its_text(text):
+def test_text_that_is_no_condition_is_refused_with_its_text(text):
     with pytest.raises(InvalidPredicateError) as caught:
         parse_predicate(text)
     assert caught.value.predicate == text
@@ -255,7 +255,7 @@ def test_every_error_of_a_replace_where_has_one_base():
         bound("year = 1", PartitionSpec())
 
 
-def test_names_go_by_any_case_and_behind_the_tables_name():
+def test_columns_are_named_in_any_case_and_after_the_tables_name():
     by = spec("year")
     assert bound("YEAR = 1", by).tree == bound("sales.Year = 1", by).tree
     with pytest.raises(PartitionColumnNotFoundError):
@@ -378,7 +378,7 @@ def test_matching_over_every_type():
 
 
 @pytest.mark.requirement("D20")
-def test_a_transformed_partition_is_the_range_of_values_it_stands_for():
+def test_a_transformed_partition_is_a_range_of_values():
     day = days("2024-01-02")
     assert matched(
         "at >= '2024-01-02' AND at < '2024-01-03'", "day(at)", [day - 1, day, day + 1]

@@ -147,7 +147,7 @@ def test_on_a_table_without_a_snapshot(table_of):
     assert table.count() == 1
 
 
-def test_null_partitions_go_only_where_the_predicate_is_true(table_of):
+def test_null_partitions_are_removed_only_where_the_predicate_is_true(table_of):
     table = table_of(
         SCHEMA, [row(1, None, 1), row(2, 2020, 1), row(3, 2021, None)], partition_by=("year",)
     )
@@ -316,7 +316,7 @@ def test_the_summary_has_the_predicate_and_the_figures(sales):
 
 
 @pytest.mark.requirement("R11")
-def test_the_log_tells_files_and_predicate(sales, caplog):
+def test_files_and_predicate_are_logged(sales, caplog):
     with caplog.at_level(logging.INFO, logger="icefloe"):
         sales.replace_where("year = 2021", [row(1, 2021, 1)]).execute()
     assert "replaceWhere year = 2021: 2 data files removed, 1 added" in caplog.text
@@ -346,7 +346,7 @@ def test_no_data_file_is_read(sales):
 
 
 @pytest.mark.requirement("R38")
-def test_deletes_of_removed_files_go_with_them(table_of):
+def test_deletes_of_removed_files_are_removed_with_them(table_of):
     table = table_of(
         SCHEMA,
         [row(1, 2021, 1), row(2, 2021, 1), row(3, 2022, 1), row(4, 2022, 1)],
@@ -364,7 +364,7 @@ def test_deletes_of_removed_files_go_with_them(table_of):
 
 
 @pytest.mark.requirement("R38")
-def test_equality_deletes_go_with_their_partition_and_are_counted(table_of, lake):
+def test_equality_deletes_are_removed_with_their_partition_and_counted(table_of, lake):
     table = table_of(
         SCHEMA, [row(1, 2021, 1), row(2, 2021, 1), row(3, 2022, 1)], partition_by=("year",)
     )
@@ -494,7 +494,7 @@ def test_a_partition_of_an_older_spec_that_straddles_is_named(table_of):
     assert result.rows_deleted == 1
 
 
-def test_bounds_may_tell_that_a_file_of_an_older_spec_lies_inside(table_of):
+def test_bounds_can_prove_that_a_file_of_an_older_spec_is_inside(table_of):
     table = table_of(SCHEMA, [row(1, 2021, 1)], [row(2, 2022, 1)])
     table.evolve_partitions(("year",))
     result = table.replace_where("year = 2021", [row(9, 2021, 1)]).execute()

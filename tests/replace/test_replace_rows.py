@@ -114,7 +114,7 @@ def test_no_match_and_no_rows_make_no_snapshot(table):
 
 
 @pytest.mark.requirement("D15")
-def test_whole_files_go_by_metadata(table_of):
+def test_whole_files_are_removed_by_metadata(table_of):
     """In every mode."""
     table = table_of(SCHEMA, OLD, partition_by=("region",))
     result = replaced(table, "region = 'us'", [row(9)])
@@ -197,7 +197,7 @@ def test_over_specs(table_of, mode):
     assert all(f.spec_id == 1 for f in data_files(table) if f.sequence_number == 3)
 
 
-def test_explain_tells_scope_mode_and_files(table, mode):
+def test_explain_shows_scope_mode_and_files(table, mode):
     plan = table.replace_where("n = 5", [row(1, "us", 5)]).with_options(scope="rows").explain()
     assert (plan.operation, plan.mode.value) == ("replace_where", mode)
     assert plan.files_scanned >= 1

@@ -117,7 +117,7 @@ def test_two_sources_of_one_name_are_refused(lake):
 
 
 @pytest.mark.requirement("T21")
-def test_time_travel_by_number_and_by_moment(lake, spark):
+def test_time_travel_by_snapshot_id_and_by_timestamp(lake, spark):
     """Readers of an older snapshot see its rows."""
     lake.sql("CREATE TABLE t (id INT); INSERT INTO t VALUES (1)")
     first = lake.table("t").snapshot_id
@@ -136,7 +136,7 @@ def test_time_travel_by_number_and_by_moment(lake, spark):
         assert sorted(map(tuple, lake.sql(joined).collect()), key=str) == [(1, 1), (None, 2)]
 
 
-def test_the_session_time_zone_reads_moments(lake, spark):
+def test_timestamps_are_read_in_the_session_time_zone(lake, spark):
     lake.sql("CREATE TABLE t (id INT); INSERT INTO t VALUES (1)")
     now = dt.datetime.now(dt.UTC)
     text = (now + dt.timedelta(hours=1)).strftime("%Y-%m-%d %H:%M:%S")
