@@ -212,7 +212,7 @@ def test_the_seed_argument_hashes_to_zero(spark: SparkSession) -> None:
     assert row["seed"] == 0
 
 
-def test_an_unknown_transform_or_a_missing_source_is_refused() -> None:
+def test_an_unknown_transform_or_a_missing_source_is_refused(spark: SparkSession) -> None:
     schema = Schema(ice.NestedField(1, "a", ice.LongType(), required=False))
 
     with pytest.raises(UnsupportedTableError, match="'p0' applies unknown to type long"):
