@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
 from icefloe.builders import Delete, Merge, ReplaceUsing, ReplaceWhere, Update
-from icefloe.commands.context import Context
+from icefloe.commands.context import Context, Tables
 from icefloe.commands.evolve import (
     add_column,
     drop_column,
@@ -49,9 +49,6 @@ from icefloe.statements import (
     WriteStatement,
 )
 
-if TYPE_CHECKING:
-    from icefloe.lake import Lake
-
 
 class Table:
     """A table of a lake; made by `lake.table(name)` or `lake.create_table(…)`.
@@ -60,7 +57,7 @@ class Table:
     >>> orders.update().set("status", "'paid'").where("id = 1").execute()  # doctest: +SKIP
     """
 
-    def __init__(self, lake: Lake, name: str) -> None:
+    def __init__(self, lake: Tables, name: str) -> None:
         self._lake = lake
         self._name = name
 

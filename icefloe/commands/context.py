@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table as IcebergTable
 from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.commands.plan import Plan
@@ -45,6 +46,28 @@ class Context:
         """A context for one statement: its views, in `others` too, are dropped at the end."""
         with TempViews(self.spark, *others) as views:
             yield replace(self, views=views)
+
+
+class Tables(Protocol):
+    """What a table and the names in a SQL text need of their lake."""
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session."""
+        ...
+
+    @property
+    def catalog(self) -> Catalog:
+        """The PyIceberg catalog."""
+        ...
+
+    def load(self, full: str) -> IcebergTable:
+        """The PyIceberg table of that full name; raises TableNotFoundError."""
+        ...
+
+    def context(self, read_state: Callable[[str], TableState]) -> Context:
+        """What a statement on one table runs with."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

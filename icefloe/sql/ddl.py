@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 from pyiceberg.schema import Schema
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from icefloe.commands.evolve import add_columns, drop_columns
+from icefloe.commands.context import Tables
+from icefloe.commands.evolve import add_columns, drop_columns, rename_column, set_properties
 from icefloe.errors import (
     ColumnNotFoundError,
     CommitStateUnknownError,
@@ -113,32 +116,64 @@ def _array(cursor: Cursor) -> list[str]:
     return values
 
 
-def run_ddl(statement: Ddl, names: Names, whole: str) -> DataFrame:
+class SqlLake(Tables, Protocol):
+    """The lake as DDL changes it and SHOW lists it."""
+
+    def tables(self, namespace: str | None = None) -> list[str]:
+        """Names of the tables, of one namespace or of all."""
+        ...
+
+    def create_namespace(self, name: str) -> None:
+        """Create a namespace if it does not exist."""
+        ...
+
+    def create_table(
+        self,
+        name: str,
+        schema: object,
+        *,
+        partition_by: Sequence[str] | str = (),
+        sort_by: Sequence[str] | str = (),
+        properties: Mapping[str, object] | None = None,
+        format_version: int = 2,
+    ) -> Table:
+        """Create a table; raises TableExistsError."""
+        ...
+
+    def drop_table(self, name: str, *, purge: bool = False, if_exists: bool = False) -> None:
+        """Drop a table."""
+        ...
+
+    def rename_table(self, old: str, new: str) -> None:
+        """Rename a table."""
+        ...
+
+
+def run_ddl(statement: Ddl, names: Names, lake: SqlLake, whole: str) -> DataFrame:
     """Run a statement that changes no rows."""
-    lake = names.lake
     match statement:
         case CreateTable():
-            _create(statement, names, whole)
+            _create(statement, names, lake, whole)
         case CreateNamespace(name, if_not_exists):
-            _create_namespace(name, if_not_exists, names)
+            _create_namespace(name, if_not_exists, lake)
         case DropTable(table, if_exists, purge):
             lake.drop_table(full_name(table), purge=purge, if_exists=if_exists)
         case SetProperties(table, properties):
-            lake.table(full_name(table)).set_properties(properties)
+            set_properties(lake.load(full_name(table)), properties)
         case AddColumns(table, added):
             add_columns(lake.load(full_name(table)), added)
         case DropColumns():
-            _drop_columns(statement, names)
+            _drop_columns(statement, lake)
         case RenameColumn(table, old, new):
-            known = lake.load(full_name(table)).schema()
-            lake.table(full_name(table)).rename_column(_path(old, known), new)
+            iceberg = lake.load(full_name(table))
+            rename_column(iceberg, _path(old, iceberg.schema()), new)
         case RenameTable(table, new_name):
-            _rename(table, new_name, names)
+            _rename(table, new_name, lake)
     return lake.spark.createDataFrame([], StructType([]))
 
 
-def _create(create: CreateTable, names: Names, whole: str) -> None:
-    lake, full = names.lake, full_name(create.table)
+def _create(create: CreateTable, names: Names, lake: SqlLake, whole: str) -> None:
+    full = full_name(create.table)
     properties = dict(create.properties)
     version = properties.pop(FORMAT_VERSION, "2")
     if not version.isdecimal():
@@ -167,10 +202,10 @@ def _create(create: CreateTable, names: Names, whole: str) -> None:
             return  # with a query too: its rows are not for a table that was there
         raise
     if rows is not None:
-        _fill(table, rows, names)
+        _fill(table, rows, lake)
 
 
-def _fill(table: Table, rows: DataFrame, names: Names) -> None:
+def _fill(table: Table, rows: DataFrame, lake: SqlLake) -> None:
     """Write the query's rows; without them the table goes again, unless another took its name."""
     made = table.iceberg.metadata.table_uuid
     try:
@@ -180,19 +215,19 @@ def _fill(table: Table, rows: DataFrame, names: Names) -> None:
     except BaseException:
         with suppress(TableNotFoundError):
             if table.iceberg.metadata.table_uuid == made:
-                names.lake.drop_table(table.name)
+                lake.drop_table(table.name)
         raise
 
 
-def _create_namespace(name: Name, if_not_exists: bool, names: Names) -> None:
+def _create_namespace(name: Name, if_not_exists: bool, lake: SqlLake) -> None:
     full = ".".join(full_name((*name, "t")).split(".")[:-1])
-    if not if_not_exists and names.lake.catalog.namespace_exists(full):
+    if not if_not_exists and lake.catalog.namespace_exists(full):
         raise StatementError(f"Namespace {full} exists already. Add IF NOT EXISTS.")
-    names.lake.create_namespace(full)
+    lake.create_namespace(full)
 
 
-def _drop_columns(drop: DropColumns, names: Names) -> None:
-    table = names.lake.load(full_name(drop.table))
+def _drop_columns(drop: DropColumns, lake: SqlLake) -> None:
+    table = lake.load(full_name(drop.table))
     wanted = []
     for column in drop.columns:
         try:
@@ -204,10 +239,10 @@ def _drop_columns(drop: DropColumns, names: Names) -> None:
         drop_columns(table, wanted)
 
 
-def _rename(old: Name, new: Name, names: Names) -> None:
+def _rename(old: Name, new: Name, lake: SqlLake) -> None:
     """Rename; a new name of one part stays in the old one's namespace."""
     before = full_name(old)
-    names.lake.rename_table(
+    lake.rename_table(
         before, full_name((*before.split(".")[:-1], new[0]) if len(new) == 1 else new)
     )
 

@@ -205,7 +205,7 @@ Ready: TypeAlias = RowStatement | MergeStatement
 
 def run_dml(parsed: syntax.WithDml, names: Names, whole: str) -> DmlResult:
     """Run a DML statement."""
-    spark = names.lake.spark
+    spark = names.tables.spark
     with TempViews(spark) as views, placed_errors(parsed.statement.expressions(), spark, whole):
         target = _Target.of(parsed, names, whole, views)
         match parsed.statement:
@@ -221,7 +221,7 @@ def run_dml(parsed: syntax.WithDml, names: Names, whole: str) -> DmlResult:
 
 def explain_dml(parsed: syntax.WithDml, names: Names, whole: str) -> str:
     """What a DML statement would do, for people."""
-    spark = names.lake.spark
+    spark = names.tables.spark
     with TempViews(spark) as views, placed_errors(parsed.statement.expressions(), spark, whole):
         target = _Target.of(parsed, names, whole, views)
         match parsed.statement:
@@ -252,7 +252,7 @@ class _Target:
         statement = parsed.statement
         alias = getattr(statement, "alias", None)
         full = full_name(statement.table)
-        state = replace(state_of(names.lake.load(full), full), called=alias)
+        state = replace(state_of(names.tables.load(full), full), called=alias)
         names = replace(names, reading=state)
         read_by_with = False
         if parsed.ctes is not None:
@@ -342,4 +342,4 @@ def _context(state: TableState, names: Names) -> Context:
     def rows_of(name: TableName, reading: TableState) -> DataFrame | None:
         return replace(names, reading=reading).rows(name)
 
-    return replace(names.lake.context(lambda _branch: state), rows_of=rows_of)
+    return replace(names.tables.context(lambda _branch: state), rows_of=rows_of)

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
 
-import pandas as pd
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from icefloe.commands.context import Tables
 from icefloe.commands.scan import ScanRequest, read_rows
 from icefloe.errors import StatementError
 from icefloe.inspection.metadata_tables import METADATA_TABLES, metadata_table
 from icefloe.metadata.table_state import TableState, state_of
 from icefloe.spark.errors import translate_spark_errors
-from icefloe.spark.frames import frame_of
 from icefloe.spark.table_names import DEFAULT_NAMESPACE, TableName, Travel
 from icefloe.spark.tokens import TokenKind, tokenize
 from icefloe.sql.cursor import string_value
 from icefloe.sql.syntax import Name
-
-if TYPE_CHECKING:
-    from icefloe.lake import Lake
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
     """Resolves names: what a WITH defines, tables of the lake, sources; Spark knows its views."""
 
-    lake: Lake
+    tables: Tables
     sources: Mapping[str, DataFrame] = field(default_factory=dict)  # names in lower case
     ctes: Mapping[str, DataFrame] = field(default_factory=dict)
     reading: TableState | None = None  # how a statement sees the table that it changes
@@ -43,7 +37,7 @@ class Names:
             return given
         plain = all(map(_is_plain, name.parts))
         full = full_name(name.parts) if plain else ""
-        if plain and self.lake.catalog.table_exists(full):
+        if plain and self.tables.catalog.table_exists(full):
             return self._table(name, full)
         given = self._given(name, self.sources)
         if given is not None or not plain:
@@ -66,8 +60,8 @@ class Names:
         if self.reading is not None and self.is_target(name):
             state = self.reading
         else:
-            state = state_of(self.lake.load(full), full)
-        context = self.lake.context(lambda _branch: state)
+            state = state_of(self.tables.load(full), full)
+        context = self.tables.context(lambda _branch: state)
         match name.travel:
             case None:
                 return read_rows(context, state)
@@ -90,16 +84,16 @@ class Names:
         if kind not in METADATA_TABLES or not parts or not parts[-1]:
             return None
         full = full_name(parts)
-        if not self.lake.catalog.table_exists(full):
+        if not self.tables.catalog.table_exists(full):
             return None
         _refuse_travel(name, "a metadata table tells of the table as it is now")
-        return metadata_table(kind, self.lake.load(full), self.lake.spark)
+        return metadata_table(kind, self.tables.load(full), self.tables.spark)
 
     def _moment(self, text: str) -> datetime:
         """What TIMESTAMP AS OF says, by Spark, in the session's time zone."""
         with translate_spark_errors():
             seconds = (
-                self.lake.spark.range(1)
+                self.tables.spark.range(1)
                 .select(F.unix_micros(F.expr(f"CAST(({text}\n) AS TIMESTAMP)")).alias("at"))
                 .first()
             )
@@ -141,44 +135,3 @@ def _snapshot(text: str, state: TableState) -> int:
             f"not {text}. Branches and tags of {state.name}: {known}."
         )
     return int(value)
-
-
-# -------------------------------------------------------------------------------------------------
-# The `sources` of `lake.sql`: rows of any accepted kind, as DataFrames by name.
-
-
-def source_frames(sources: Mapping[str, object], spark: SparkSession) -> dict[str, DataFrame]:
-    """Each source as a DataFrame, by its name in lower case, as Spark compares names."""
-    frames: dict[str, DataFrame] = {}
-    for name, rows in sources.items():
-        if name.lower() in frames:
-            raise StatementError(f"Two sources are called {name!r}: case does not count.")
-        frames[name.lower()] = _frame(name, rows, spark)
-    return frames
-
-
-def _frame(name: str, rows: object, spark: SparkSession) -> DataFrame:
-    if hasattr(rows, "mapInArrow") and hasattr(rows, "schema"):
-        return rows  # type: ignore[return-value]  # a DataFrame, classic or Connect
-    try:
-        table = _arrow(name, rows)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as wrong:
-        raise StatementError(f"Source {name!r} has values of several types: {wrong}") from wrong
-    with translate_spark_errors():
-        return frame_of(spark, table)
-
-
-def _arrow(name: str, rows: object) -> pa.Table:
-    if isinstance(rows, pa.Table):
-        return rows
-    if isinstance(rows, pa.RecordBatch):
-        return pa.Table.from_batches([rows])
-    if isinstance(rows, pd.DataFrame):
-        return pa.Table.from_pandas(rows, preserve_index=False)
-    if isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows) and rows:
-        names = dict.fromkeys(str(key) for row in rows for key in row)
-        return pa.table({key: pa.array([row.get(key) for row in rows]) for key in names})
-    raise StatementError(
-        f"Source {name!r} is a {type(rows).__name__}. A source is a Spark DataFrame, an Arrow "
-        "table or batch, a pandas frame, or a list of dicts that is not empty."
-    )

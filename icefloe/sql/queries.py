@@ -85,7 +85,7 @@ def check_columns(columns: Slice, whole: str) -> None:
 
 
 def _run(text: str, frames: list[tuple[TableName, DataFrame]], names: Names) -> DataFrame:
-    spark = names.lake.spark
+    spark = names.tables.spark
     if not frames:
         with translate_spark_errors():
             return _looked_at(spark.sql(text))

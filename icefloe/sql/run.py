@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
-from pyspark.sql import DataFrame
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
-from icefloe.errors import IcefloeError, ParseError
+from icefloe.errors import IcefloeError, ParseError, StatementError
 from icefloe.results import DmlResult
-from icefloe.sql.ddl import run_ddl
+from icefloe.spark.errors import translate_spark_errors
+from icefloe.spark.frames import frame_of
+from icefloe.sql.ddl import SqlLake, run_ddl
 from icefloe.sql.dml import explain_dml, run_dml
-from icefloe.sql.names import Names, source_frames
+from icefloe.sql.names import Names
 from icefloe.sql.parse import parse_statements
 from icefloe.sql.queries import run_query
 from icefloe.sql.show import run_show, text_frame
@@ -27,24 +31,21 @@ from icefloe.sql.syntax import (
     WithDml,
 )
 
-if TYPE_CHECKING:
-    from icefloe.lake import Lake
-
 SqlResult: TypeAlias = DataFrame | DmlResult
 
 
-def run_sql(text: str, sources: Mapping[str, object], lake: Lake) -> SqlResult:
+def run_sql(text: str, sources: Mapping[str, object], lake: SqlLake) -> SqlResult:
     """Run the statements of a text; the result is the last one's.
 
     Nothing runs unless all of them can be parsed. One that fails ends the run; those before it
     are done.
     """
     statements = parse_statements(text)
-    names = Names(lake, source_frames(sources, lake.spark))
+    names = Names(lake, _source_frames(sources, lake.spark))
     results: list[SqlResult] = []
     for number, statement in enumerate(statements, 1):
         try:
-            results.append(_run(statement.parsed, names, text))
+            results.append(_run(statement.parsed, names, lake, text))
         except IcefloeError as wrong:
             if len(statements) > 1 and not isinstance(wrong, ParseError):
                 wrong.args = (f"Statement {number} (line {statement.line}): {wrong}",)
@@ -52,7 +53,7 @@ def run_sql(text: str, sources: Mapping[str, object], lake: Lake) -> SqlResult:
     return results[-1]
 
 
-def _run(parsed: Parsed, names: Names, whole: str) -> SqlResult:
+def _run(parsed: Parsed, names: Names, lake: SqlLake, whole: str) -> SqlResult:
     match parsed:
         case Query():
             return run_query(parsed.text, names, whole)
@@ -61,9 +62,9 @@ def _run(parsed: Parsed, names: Names, whole: str) -> SqlResult:
         case Explain():
             return _explain(parsed, names, whole)
         case Describe() | ShowTables() | ShowNamespaces() | ShowCreateTable() | ShowProperties():
-            return run_show(parsed, names.lake)
+            return run_show(parsed, lake)
         case _:
-            return run_ddl(parsed, names, whole)
+            return run_ddl(parsed, names, lake, whole)
 
 
 def _explain(explain: Explain, names: Names, whole: str) -> DataFrame:
@@ -71,4 +72,45 @@ def _explain(explain: Explain, names: Names, whole: str) -> DataFrame:
         case Query(text):
             return run_query(text, names, whole, f"EXPLAIN {explain.how} ")
         case WithDml() as dml:
-            return text_frame("plan", [explain_dml(dml, names, whole)], names.lake.spark)
+            return text_frame("plan", [explain_dml(dml, names, whole)], names.tables.spark)
+
+
+# -------------------------------------------------------------------------------------------------
+# The `sources` of `lake.sql`: rows of any accepted kind, as DataFrames by name.
+
+
+def _source_frames(sources: Mapping[str, object], spark: SparkSession) -> dict[str, DataFrame]:
+    """Each source as a DataFrame, by its name in lower case, as Spark compares names."""
+    frames: dict[str, DataFrame] = {}
+    for name, rows in sources.items():
+        if name.lower() in frames:
+            raise StatementError(f"Two sources are called {name!r}: case does not count.")
+        frames[name.lower()] = _frame(name, rows, spark)
+    return frames
+
+
+def _frame(name: str, rows: object, spark: SparkSession) -> DataFrame:
+    if hasattr(rows, "mapInArrow") and hasattr(rows, "schema"):
+        return rows  # type: ignore[return-value]  # a DataFrame, classic or Connect
+    try:
+        table = _arrow(name, rows)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as wrong:
+        raise StatementError(f"Source {name!r} has values of several types: {wrong}") from wrong
+    with translate_spark_errors():
+        return frame_of(spark, table)
+
+
+def _arrow(name: str, rows: object) -> pa.Table:
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if isinstance(rows, pd.DataFrame):
+        return pa.Table.from_pandas(rows, preserve_index=False)
+    if isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows) and rows:
+        names = dict.fromkeys(str(key) for row in rows for key in row)
+        return pa.table({key: pa.array([row.get(key) for row in rows]) for key in names})
+    raise StatementError(
+        f"Source {name!r} is a {type(rows).__name__}. A source is a Spark DataFrame, an Arrow "
+        "table or batch, a pandas frame, or a list of dicts that is not empty."
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.types import NestedField
@@ -18,6 +17,7 @@ from icefloe.schema.to_spark import spark_type
 from icefloe.spark.columns import quote
 from icefloe.spark.frames import frame_of
 from icefloe.sql.cursor import string_literal
+from icefloe.sql.ddl import SqlLake
 from icefloe.sql.names import full_name
 from icefloe.sql.syntax import (
     Describe,
@@ -29,13 +29,10 @@ from icefloe.sql.syntax import (
     ShowTables,
 )
 
-if TYPE_CHECKING:
-    from icefloe.lake import Lake
-
 _PLAIN = re.compile(r"[A-Za-z_]\w*")
 
 
-def run_show(statement: Show, lake: Lake) -> DataFrame:
+def run_show(statement: Show, lake: SqlLake) -> DataFrame:
     """Run DESCRIBE or SHOW."""
     match statement:
         case Describe():
@@ -48,7 +45,7 @@ def run_show(statement: Show, lake: Lake) -> DataFrame:
         case ShowCreateTable(table):
             return text_frame("createtab_stmt", [_create_text(full_name(table), lake)], lake.spark)
         case ShowProperties(table):
-            found = shown_properties(lake.table(full_name(table)).properties)
+            found = shown_properties(lake.load(full_name(table)).properties)
             return _frame(("key", "value"), list(found.items()), lake.spark)
 
 
@@ -68,7 +65,7 @@ def _frame(
     return frame_of(spark, pa.table(columns, names=list(names)))
 
 
-def _tables(namespace: Name | None, like: str | None, lake: Lake) -> DataFrame:
+def _tables(namespace: Name | None, like: str | None, lake: SqlLake) -> DataFrame:
     """Tables of a namespace, or of all of them."""
     space = None if namespace is None else full_name((*namespace, "t")).rpartition(".")[0]
     if space is not None and not lake.catalog.namespace_exists(space):
@@ -86,9 +83,9 @@ def _matching(names: list[str], like: str | None) -> list[str]:
     return [n for n in names if any(fnmatch.fnmatchcase(n.lower(), p) for p in patterns)]
 
 
-def _describe(statement: Describe, lake: Lake) -> DataFrame:
-    table = lake.table(full_name(statement.table))
-    iceberg = table.iceberg
+def _describe(statement: Describe, lake: SqlLake) -> DataFrame:
+    full = full_name(statement.table)
+    iceberg = lake.load(full)
     rows: list[tuple[str, str, str | None]] = [
         (field.name, spark_type(field.field_type).simpleString(), field.doc)
         for field in iceberg.schema().fields
@@ -101,17 +98,17 @@ def _describe(statement: Describe, lake: Lake) -> DataFrame:
         rows += [
             ("", "", ""),
             ("# Detailed Table Information", "", ""),
-            ("Name", table.name, ""),
-            ("Location", table.location, ""),
+            ("Name", full, ""),
+            ("Location", iceberg.location(), ""),
             ("Provider", "iceberg", ""),
-            ("Format version", str(table.format_version), ""),
-            ("Current snapshot", str(table.snapshot_id), ""),
+            ("Format version", str(iceberg.metadata.format_version), ""),
+            ("Current snapshot", str(iceberg.metadata.current_snapshot_id), ""),
         ]
-        rows += [(key, value, "") for key, value in shown_properties(table.properties).items()]
+        rows += [(key, value, "") for key, value in shown_properties(iceberg.properties).items()]
     return _frame(("col_name", "data_type", "comment"), rows, lake.spark)
 
 
-def _create_text(full: str, lake: Lake) -> str:
+def _create_text(full: str, lake: SqlLake) -> str:
     """A CREATE TABLE that makes a table like this one, through `lake.sql`."""
     iceberg = lake.load(full)
     columns = ",\n".join(f"  {_column(field)}" for field in iceberg.schema().fields)
