@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -25,12 +25,14 @@ from icefloe.schema.to_spark import can_store, needs_check, spark_schema
 from icefloe.spark.columns import PREFIX, quoted
 from icefloe.spark.errors import of_one_row, translate_spark_errors
 from icefloe.spark.expressions import expression
-from icefloe.spark.tokens import parse_expression
+from icefloe.spark.sql_text import SqlText
 from icefloe.statements import Condition, Expression, RowStatement
 
 # Rewrites the table names of a text with subqueries to views of the session, where the table that
 # is read itself is seen as it is read.
-ResolveTables = Callable[[str, TableState], str]
+ResolveTables = Callable[[SqlText, TableState], SqlText]
+
+ResolveText = Callable[[SqlText], SqlText]  # with the state of the table given
 
 _PROBE = f"{PREFIX}probe"
 
@@ -52,17 +54,28 @@ def bind_statement(
     schema = spark_schema(state.schema)
     nothing = spark.createDataFrame([], schema).alias(state.alias)
 
-    def resolved(text: str) -> str:
+    def resolved(text: SqlText) -> SqlText:
         return resolve(text, state)
 
-    texts = [statement.where, *(value for _, value in statement.assignments)]
-    condition = bind_condition(statement.where, nothing, schema.names, resolved)
+    where, assignments = analysed_once(statement.where), analysed_values(statement.assignments)
     return Bound(
-        condition,
-        bind_assignments(statement.assignments, nothing, schema, resolved),
-        lower_condition(statement.where, state, spark),
-        any(map(has_subquery, texts)),
+        bind_condition(where, nothing, schema.names, resolved),
+        bind_assignments(assignments, nothing, schema, resolved),
+        lower_condition(where, state, spark),
+        any(map(has_subquery, [where, *(value for _, value in assignments)])),
     )
+
+
+def analysed_once(value: Expression) -> Expression:
+    """A text as one whose tokens and tree the steps of binding share; a Column as it is."""
+    return SqlText.of(value) if isinstance(value, str) else value
+
+
+def analysed_values(
+    assignments: Sequence[tuple[str, Expression]],
+) -> tuple[tuple[str, Expression], ...]:
+    """Assignments whose texts are analysed once."""
+    return tuple((name, analysed_once(value)) for name, value in assignments)
 
 
 def lower_condition(
@@ -86,14 +99,14 @@ def has_subquery(text: Expression) -> bool:
         return "subquery" in str(text).lower()
     if not isinstance(text, str):
         return False
-    tree = parse_expression(text)
+    tree = SqlText.of(text).tree
     if tree is None:
         return "select" in text.lower()
     return tree.find(exp.Select, exp.Table) is not None
 
 
 def bind_condition(
-    where: Condition | None, rows: DataFrame, names: Iterable[str], resolve: Callable[[str], str]
+    where: Condition | None, rows: DataFrame, names: Iterable[str], resolve: ResolveText
 ) -> Column | None:
     """A condition over `rows`, known to be boolean and to give the same answer each time."""
     if where is None:
@@ -106,7 +119,7 @@ def bind_condition(
     if isinstance(where, str) and not where.strip():
         raise StatementError("The condition is empty. Leave it out to take every row.")
     with translate_spark_errors(names), of_one_row(f"The condition {str(where)!r}"):
-        condition = expression(resolve(where)) if isinstance(where, str) else where
+        condition = expression(resolve(SqlText.of(where))) if isinstance(where, str) else where
         analyse(rows.filter(condition))
     other = rows.sparkSession.range(0).select(F.col("id").alias(_PROBE))
     refuse_nondeterministic(rows, other, condition, where)
@@ -120,7 +133,7 @@ def refuse_star(given: Expression, rows: DataFrame) -> None:
 
 
 def _has_star(given: Expression) -> bool:
-    tree = parse_expression(given) if isinstance(given, str) and "*" in given else None
+    tree = SqlText.of(given).tree if isinstance(given, str) and "*" in given else None
     stars = tree.find_all(exp.Star) if tree is not None else ()
     return any(star.find_ancestor(exp.Select, exp.Count) is None for star in stars)
 
@@ -153,7 +166,7 @@ def bind_assignments(
     assignments: tuple[tuple[str, Expression], ...],
     rows: DataFrame,
     schema: T.StructType,
-    resolve: Callable[[str], str],
+    resolve: ResolveText,
     own: Callable[[str], Column] = quoted,
 ) -> dict[str, Column]:
     """New values by column name, cast to the column's type; expressions are over `rows`.
@@ -309,10 +322,10 @@ def _refuse_twice(
             raise StatementError(f"Column {name!r} is assigned more than once.")
 
 
-def _value(given: Expression, resolve: Callable[[str], str]) -> Column:
+def _value(given: Expression, resolve: ResolveText) -> Column:
     if isinstance(given, Column):
         return given
-    return expression(resolve(given)) if isinstance(given, str) else F.lit(given)
+    return expression(resolve(SqlText.of(given))) if isinstance(given, str) else F.lit(given)
 
 
 def analyse(frame: DataFrame) -> T.StructType:

@@ -20,6 +20,7 @@ from icefloe.metadata.table_state import TableState
 from icefloe.results import DmlResult, RowCounts
 from icefloe.settings import UpdateMode
 from icefloe.spark.expressions import TempViews, resolve_tables
+from icefloe.spark.sql_text import SqlText
 from icefloe.spark.table_names import TableName
 from icefloe.statements import Options
 
@@ -37,7 +38,7 @@ class Context:
     before_publish: Callable[[], object]  # called when a statement's files are written
     views: TempViews = field(default_factory=TempViews)
 
-    def resolve(self, text: str, state: TableState) -> str:
+    def resolve(self, text: SqlText, state: TableState) -> SqlText:
         """A text whose tables are views, where the table of `state` is read as in that state."""
         return resolve_tables(text, lambda name: self.rows_of(name, state), self.views)
 

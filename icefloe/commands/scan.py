@@ -23,6 +23,7 @@ from icefloe.spark.columns import quote, quoted, selected
 from icefloe.spark.errors import of_one_row, translate_spark_errors
 from icefloe.spark.expressions import expression
 from icefloe.spark.frames import frame_of
+from icefloe.spark.sql_text import SqlText
 from icefloe.statements import Condition
 from icefloe.storage.files import spark_uri
 
@@ -53,6 +54,7 @@ def read_rows(context: Context, state: TableState, request: ScanRequest = EVERY_
     """Plan the files that the condition needs and read their live rows."""
     columns, where = request.columns, request.where
     state = _as_requested(state, request)
+    where = SqlText.of(where) if isinstance(where, str) else where
     files = plan_files(state, lower_condition(where, state, context.spark))
     available = [field.name for field in state.schema.fields]
     with translate_spark_errors(available):
@@ -60,7 +62,7 @@ def read_rows(context: Context, state: TableState, request: ScanRequest = EVERY_
         rows = scan.rows() if set(columns or ()) & set(_META) else scan.plain_rows()
         rows = guarded(scan, rows).alias(state.alias)
         if where is not None:
-            text = context.resolve(where, state) if isinstance(where, str) else None
+            text = context.resolve(where, state) if isinstance(where, SqlText) else None
             condition = where if text is None else expression(text)
             with of_one_row(f"The condition {str(where)!r}"):
                 rows = rows.filter(condition)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from icefloe.commands.bind import bind_condition, lower_condition
+from icefloe.commands.bind import analysed_once, bind_condition, lower_condition
 from icefloe.commands.context import Command, Context, Outcome
 from icefloe.commands.run import run_command
 from icefloe.commit.conflicts import ConflictCheck
@@ -113,6 +113,7 @@ def _chosen(
     context: Context, state: TableState, files: SnapshotFiles, where: Condition | None
 ) -> Scan:
     """The files that may hold rows of `where`; Spark decides where metadata cannot."""
+    where = analysed_once(where)
     matcher = FileMatcher(
         lower_condition(where, state, context.spark), state.schema, state.metadata.specs()
     )

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pyiceberg.schema import Schema
 from pyiceberg.types import PrimitiveType
-from sqlglot import exp, parse_one
+from sqlglot import exp
 
 from icefloe.pruning.comparisons import (
     ALWAYS,
@@ -31,6 +31,7 @@ from icefloe.pruning.comparisons import (
     is_true,
 )
 from icefloe.pruning.literals import SqlLiteral, read_literal
+from icefloe.spark.sql_text import SqlText
 
 __all__ = ["FilePredicate", "lower"]
 
@@ -68,8 +69,10 @@ def lower(
         frozenset(name.lower() for name in qualifiers),
         strings_are_plain="\\" not in condition and '"' not in condition,
     )
+    tree = SqlText.of(condition).tree
+    if tree is None:
+        return UNKNOWN
     try:
-        tree = parse_one(condition, read="spark", into=exp.Condition)
         return _truth(tree, scope, negated=False)
     except Exception:  # noqa: BLE001 - whatever sqlglot fails on, in any way, is Spark's to judge
         return UNKNOWN

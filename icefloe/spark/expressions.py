@@ -11,23 +11,24 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from icefloe.spark.errors import cleaning_up
-from icefloe.spark.table_names import TableName, rename_tables, table_names
-from icefloe.spark.tokens import Token, TokenKind, tokenize
+from icefloe.spark.sql_text import SqlText, rename_tables
+from icefloe.spark.table_names import TableName
+from icefloe.spark.tokens import Token, TokenKind
 
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 _QUERIES = frozenset({"SELECT", "WITH", "FROM", "TABLE", "VALUES", "MAP", "REDUCE"})
 
 
-def expression(text: str) -> Column:
+def expression(text: SqlText) -> Column:
     """The Column of an expression.
 
     Left alone, Spark takes a word after an expression for its name, and drops it where a name means
     nothing: a condition that ends in AND would be one without its last part. In parentheses it
     cannot.
     """
-    tokens = tokenize(text)
+    tokens = text.tokens
     if not tokens or not _is_closed(tokens):
-        return F.expr(text)  # Spark will say what is wrong
+        return F.expr(str(text))  # Spark will say what is wrong
     # In parentheses alone, a column called `from` or `values` would begin a query.
     around = "coalesce" if tokens[0].word in _QUERIES else ""
     return F.expr(f"{around}({text}\n)")
@@ -84,13 +85,13 @@ class TempViews:
 
 
 def resolve_tables(
-    text: str, rows_of: Callable[[TableName], DataFrame | None], views: TempViews
-) -> str:
+    text: SqlText, rows_of: Callable[[TableName], DataFrame | None], views: TempViews
+) -> SqlText:
     """Replace the tables for which `rows_of` has rows by views; Spark resolves other names.
 
     Only the names are replaced: the rest of the text stays as it is, to the letter.
     """
-    tables = [(name, rows_of(name)) for name in table_names(text, is_query=False)]
+    tables = [(name, rows_of(name)) for name in text.tables]
     renamed = [(name, views.create(rows)) for name, rows in tables if rows is not None]
     return rename_tables(text, renamed).text
 

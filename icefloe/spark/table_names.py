@@ -6,13 +6,11 @@ commas of a FROM clause. What a WITH defines is no table where it is seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from icefloe.errors import StatementError
-from icefloe.spark.columns import quote
-from icefloe.spark.tokens import Token, TokenKind, tokenize
+from icefloe.spark.tokens import Token, TokenKind
 
 DEFAULT_NAMESPACE = "default"  # of tables named without one
 
@@ -65,112 +63,11 @@ class TableName:
         return replace(self, start=self.start + by, end=self.end + by, alias_at=at)
 
 
-@dataclass(frozen=True, slots=True)
-class EditedText:
-    """A text with some of its slices replaced, and where each place comes from."""
-
-    text: str
-    edits: tuple[tuple[int, int, str], ...] = ()  # start, end in the old text; the new slice
-
-    def origin(self, place: int) -> int:
-        """The place in the old text of a place in the new one."""
-        shift = 0
-        for start, end, new in self.edits:
-            if place < start + shift:
-                break
-            if place < start + shift + len(new):
-                return start
-            shift += len(new) - (end - start)
-        return place - shift
-
-
-def splice(text: str, edits: Iterable[tuple[int, int, str]]) -> EditedText:
-    """Replace slices of a text."""
-    ordered = tuple(sorted(edits))
-    pieces, place = [], 0
-    for start, end, new in ordered:
-        pieces += [text[place:start], new]
-        place = end
-    return EditedText("".join([*pieces, text[place:]]), ordered)
-
-
-def rename_tables(text: str, renamed: Sequence[tuple[TableName, str]]) -> EditedText:
-    """Put other names in the place of tables; columns may go on to say the old ones."""
-    edits: list[tuple[int, int, str]] = []
-    for name, new in renamed:
-        edits.append((name.start, name.end, new))
-        if name.alias_at is not None:
-            edits.append((name.alias_at, name.alias_at, f" AS {quote(name.parts[-1])}"))
-    shown = [name.parts for name, _ in renamed if name.alias_at is not None]
-    return splice(text, [*edits, *_qualifiers(text, shown)])
-
-
-def unqualified(text: str, names: Iterable[tuple[str, ...]]) -> EditedText:
-    """`namespace.table.column` as `table.column`, for tables of these names."""
-    return splice(text, _qualifiers(text, list(names)))
-
-
-def _qualifiers(text: str, names: Sequence[tuple[str, ...]]) -> list[tuple[int, int, str]]:
-    """Edits that leave of `namespace.table.` before a column only `table.`."""
-    long = {_lower(name) for name in names if len(name) > 1}
-    if not long:
-        return []
-    tokens, tables = tokenize(text), table_names(text)
-    found = []
-    for name in long:
-        width = 2 * len(name)
-        for i in range(len(tokens) - width):
-            run = tokens[i : i + width]
-            if (
-                _lower([t.name or "" for t in run[::2]]) == name
-                and all(t.word == "." for t in run[1::2])
-                and (i == 0 or tokens[i - 1].word != ".")
-                and not any(table.start <= run[0].start < table.end for table in tables)
-            ):
-                _refuse_shared(name, names, tables, tokens)
-                found.append((run[0].start, run[-2].start, ""))
-    return found
-
-
-def _refuse_shared(
-    name: tuple[str, ...],
-    names: Iterable[tuple[str, ...]],
-    tables: Sequence[TableName],
-    tokens: Sequence[Token],
-) -> None:
-    """Refuse `namespace.table.column` where `table` could be something else as well."""
-    shown = [_lower(t.parts) for t in tables if t.alias_at is not None]
-    others = {_full(other) for other in (*shown, *map(_lower, names)) if other[-1] == name[-1]}
-    if others - {_full(name)} or _stands_alone(name[-1], tables, tokens):
-        raise StatementError(
-            f"{'.'.join(name)} before a column is not clear here: {name[-1]!r} also names "
-            "something else. Give each table an alias, and put that before its columns."
-        )
-
-
-def _stands_alone(last: str, tables: Sequence[TableName], tokens: Sequence[Token]) -> bool:
-    """Whether a bare name may be an alias, or what a WITH defines."""
-    for i, token in enumerate(tokens):
-        dotted = any(0 <= j < len(tokens) and tokens[j].word == "." for j in (i - 1, i + 1))
-        within = any(table.start <= token.start < table.end for table in tables)
-        if (token.name or "").lower() == last and not dotted and not within:
-            return True
-    return False
-
-
-def _lower(parts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(part.lower() for part in parts)
-
-
-def _full(parts: tuple[str, ...]) -> tuple[str, ...]:
-    return parts if len(parts) > 1 else (DEFAULT_NAMESPACE, *parts)
-
-
-def table_names(text: str, *, is_query: bool = True) -> list[TableName]:
+def find_tables(tokens: Sequence[Token], text: str, *, is_query: bool) -> tuple[TableName, ...]:
     """The tables that a query names, or an expression with subqueries."""
-    finder = _Finder(tokenize(text), text, is_query=is_query)
+    finder = _Finder(tokens, text, is_query=is_query)
     finder.run()
-    return finder.found
+    return tuple(finder.tables)
 
 
 @dataclass(slots=True)
@@ -187,12 +84,12 @@ class _Level:
 
 
 class _Finder:
-    def __init__(self, tokens: list[Token], text: str, *, is_query: bool) -> None:
+    def __init__(self, tokens: Sequence[Token], text: str, *, is_query: bool) -> None:
         self._is_query = is_query
         self._tokens = tokens
         self._text = text
         self._levels = [_Level()]
-        self.found: list[TableName] = []
+        self.tables: list[TableName] = []
 
     def run(self) -> None:
         at = 0
@@ -304,7 +201,7 @@ class _Finder:
         alias_at = None if aliased or alone else self._tokens[after - 1].end
         if not local:
             start = self._tokens[at].start
-            self.found.append(TableName(parts, start, last, travel, moment, alias_at))
+            self.tables.append(TableName(parts, start, last, travel, moment, alias_at))
         return stop
 
     def _sample(self, at: int) -> int:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
-from sqlglot import exp, parse_one
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token as Scanned
@@ -87,17 +86,6 @@ _OTHERWISE = (
     ("{#", "##"),  # sqlglot takes templates of Jinja
 )
 _OPENS = re.compile(r"[rR]?['\"]|`|\$|/\*")
-
-
-def parse_expression(text: str) -> exp.Expr | None:
-    """Sqlglot's tree of an expression; None where it has none, and Spark alone judges the text.
-
-    On some texts sqlglot fails with an error of its own code (`map(1)`: IndexError).
-    """
-    try:
-        return parse_one(text, read="spark")
-    except Exception:  # noqa: BLE001 - whatever it fails on, in any way, is Spark's to judge
-        return None
 
 
 def tokenize(text: str) -> list[Token]:

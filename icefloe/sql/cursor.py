@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from icefloe.errors import ParseError
+from icefloe.spark.sql_text import SqlText
 from icefloe.spark.table_names import closing, name_at
 from icefloe.spark.tokens import Token, TokenKind, tokenize
 from icefloe.sql.syntax import Name, Slice
@@ -19,7 +20,7 @@ from icefloe.sql.syntax import Name, Slice
 class Piece:
     """One statement of a text, without its semicolon and the comments around it."""
 
-    text: str
+    text: SqlText
     line: int  # where it starts, from 1
     start: int = 0  # the place in the whole text
 
@@ -47,7 +48,7 @@ def is_complete(text: str) -> bool:
 
 
 def _piece(text: str, start: int, end: int | None) -> Piece:
-    return Piece(text[start:end], text.count("\n", 0, start) + 1, start)
+    return Piece(SqlText(text[start:end]), text.count("\n", 0, start) + 1, start)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -105,7 +106,7 @@ class Cursor:
     def __init__(self, piece: Piece, whole: str) -> None:
         self._piece = piece
         self._whole = whole
-        self.tokens = tokenize(piece.text)
+        self.tokens = piece.text.tokens
         self.at = 0
         if self.tokens and self.tokens[-1].kind is TokenKind.OPEN:
             opened = self.tokens[-1].text[:2]
@@ -192,9 +193,9 @@ class Cursor:
     def slice(self, start: int, end: int) -> Slice:
         """The text from one token to before another."""
         if start >= end:
-            return Slice("", self._place(start))
+            return Slice(SqlText(), self._place(start))
         first, last = self.tokens[start].start, self.tokens[end - 1].end
-        return Slice(self._piece.text[first:last], self._piece.start + first)
+        return Slice(SqlText(self._piece.text[first:last]), self._piece.start + first)
 
     def rest(self, what: str) -> Slice:
         """Everything that is left; it must not be empty."""

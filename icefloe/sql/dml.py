@@ -26,7 +26,8 @@ from icefloe.settings import UpdateKind
 from icefloe.spark.columns import quote, quoted
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.expressions import TempViews, expression
-from icefloe.spark.table_names import TableName, table_names, unqualified
+from icefloe.spark.sql_text import SqlText, unqualified
+from icefloe.spark.table_names import TableName
 from icefloe.sql import syntax
 from icefloe.sql.names import Names, full_name
 from icefloe.sql.queries import define_ctes, placed_errors, run_query
@@ -256,7 +257,7 @@ class _Target:
         names = replace(names, reading=state)
         read_by_with = False
         if parsed.ctes is not None:
-            read_by_with = _names_target(f"{parsed.ctes.text.text} SELECT 1", names)
+            read_by_with = _names_target(SqlText(f"{parsed.ctes.text.text} SELECT 1"), names)
             names = replace(names, ctes=define_ctes(parsed.ctes, names, whole))
         context = replace(_context(state, names), views=views)
         return cls(names, context, whole, statement.table, alias, read_by_with)
@@ -276,7 +277,7 @@ class _Target:
 
     def _merge(self, merge: syntax.MergeInto) -> MergeStatement:
         source = run_query(merge.source, self.names, self.whole, _ALL_OF)
-        reads = self.read_by_with or _names_target(_ALL_OF + merge.source.text, self.names)
+        reads = self.read_by_with or _names_target(SqlText(_ALL_OF + merge.source.text), self.names)
         clauses = tuple(
             MergeClause(
                 clause.when,
@@ -290,7 +291,7 @@ class _Target:
         )
         return MergeStatement(
             source,
-            str(self.text(merge.on, merge.source_name)),
+            self._unqualified(merge.on, merge.source_name),
             self.alias or self.table[-1],
             merge.source_name[-1],
             clauses,
@@ -300,19 +301,21 @@ class _Target:
 
     def _assigned(
         self, assignments: tuple[tuple[syntax.Name, syntax.Slice], ...], *others: syntax.Name
-    ) -> tuple[tuple[str, str], ...]:
+    ) -> tuple[tuple[str, SqlText], ...]:
         schema = spark_schema(self.context.read_state(MAIN).schema)
         return tuple(
-            (self._column(name, schema), str(self.text(value, *others)))
+            (self._column(name, schema), self._unqualified(value, *others))
             for name, value in assignments
         )
 
-    def text(self, part: syntax.Slice | None, *others: syntax.Name) -> str | None:
-        """An expression as Spark will read it: `ns.t.c` of a table without an alias is `t.c`."""
-        if part is None:
-            return None
+    def text(self, part: syntax.Slice | None, *others: syntax.Name) -> SqlText | None:
+        """An optional expression as Spark will read it."""
+        return None if part is None else self._unqualified(part, *others)
+
+    def _unqualified(self, part: syntax.Slice, *others: syntax.Name) -> SqlText:
+        """An expression with `t.c` for `ns.t.c` of a table without an alias, as Spark needs it."""
         own = () if self.alias else (self.table,)
-        return unqualified(part.text, (*own, *others)).text
+        return unqualified(part.text, (*own, *others))
 
     def _column(self, name: syntax.Name, schema: StructType) -> str:
         """The column that an assignment names, without what qualifies it."""
@@ -332,8 +335,8 @@ class _Target:
         return ".".join(name)
 
 
-def _names_target(query: str, names: Names) -> bool:
-    return any(map(names.is_target, table_names(query)))
+def _names_target(query: SqlText, names: Names) -> bool:
+    return any(map(names.is_target, query.query_tables))
 
 
 def _context(state: TableState, names: Names) -> Context:

@@ -15,7 +15,8 @@ from icefloe.errors import IcefloeError, ParseError
 from icefloe.spark.columns import quote
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.expressions import expression
-from icefloe.spark.table_names import TableName, rename_tables, table_names
+from icefloe.spark.sql_text import SqlText, rename_tables
+from icefloe.spark.table_names import TableName
 from icefloe.sql.names import Names
 from icefloe.sql.syntax import Ctes, Slice
 
@@ -30,10 +31,11 @@ def run_query(query: Slice, names: Names, whole: str, prefix: str = "") -> DataF
     Frames are put in by the formatting of `spark.sql`, which holds them in the plan over Spark
     Connect and drops its views elsewhere. The text's own braces are doubled for it.
     """
-    text = f"{prefix}{query.text}"
-    named = table_names(text)
+    text = SqlText(f"{prefix}{query.text}") if prefix else query.text
     if prefix.startswith("EXPLAIN"):
-        named = [name.moved(len(prefix)) for name in table_names(query.text)]
+        named = [name.moved(len(prefix)) for name in query.text.query_tables]
+    else:
+        named = list(text.query_tables)
     found = [(name, names.rows(name)) for name in named]
     frames = [(name, rows) for name, rows in found if rows is not None]
     with translate_spark_errors():
@@ -47,7 +49,7 @@ def define_ctes(ctes: Ctes, names: Names, whole: str) -> dict[str, DataFrame]:
     """What a WITH before a DML statement defines, by name."""
     defined: dict[str, DataFrame] = {}
     for name in ctes.names:
-        query = Slice(ctes.text.text + _ALL_OF + quote(name), ctes.text.start)
+        query = Slice(SqlText(ctes.text.text + _ALL_OF + quote(name)), ctes.text.start)
         defined[name.lower()] = run_query(query, names, whole)
     return defined
 
@@ -65,7 +67,7 @@ def placed_errors(expressions: Iterable[Slice], spark: SparkSession, whole: str)
 
 def _refuse_bad(written: Slice, spark: SparkSession, whole: str) -> None:
     """Let Spark parse an expression alone; names it does not know do not matter here."""
-    for column in (F.expr(written.text), expression(written.text)):
+    for column in (F.expr(str(written.text)), expression(written.text)):
         try:
             with translate_spark_errors():
                 _ = spark.range(0).select(column).schema
@@ -79,16 +81,16 @@ def check_columns(columns: Slice, whole: str) -> None:
     """Let Spark parse the columns of a CREATE TABLE, so that an error shows its place."""
     try:
         with translate_spark_errors():
-            DataType.fromDDL(columns.text)
+            DataType.fromDDL(str(columns.text))
     except ParseError as wrong:
         raise _placed(wrong, columns.text, columns, whole) from wrong
 
 
-def _run(text: str, frames: list[tuple[TableName, DataFrame]], names: Names) -> DataFrame:
+def _run(text: SqlText, frames: list[tuple[TableName, DataFrame]], names: Names) -> DataFrame:
     spark = names.tables.spark
     if not frames:
         with translate_spark_errors():
-            return _looked_at(spark.sql(text))
+            return _looked_at(spark.sql(str(text)))
     marks = [f"icefloe{uuid.uuid4().hex}" for _ in frames]
     renamed = [(name, mark) for (name, _), mark in zip(frames, marks, strict=True)]
     placed = rename_tables(text, renamed).text.replace("{", "{{").replace("}", "}}")
@@ -106,7 +108,7 @@ def _looked_at(rows: DataFrame) -> DataFrame:
 
 def _placed(
     wrong: ParseError,
-    text: str,
+    text: SqlText,
     written: Slice,
     whole: str,
     prefix: str = "",

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from icefloe.redaction import masked_repr
+from icefloe.spark.sql_text import SqlText
 from icefloe.statements import Then, When
 
 Name: TypeAlias = tuple[str, ...]
@@ -17,7 +18,7 @@ Name: TypeAlias = tuple[str, ...]
 class Slice:
     """A part of the text, and where it stands in the whole."""
 
-    text: str
+    text: SqlText
     start: int
 
     def __str__(self) -> str:

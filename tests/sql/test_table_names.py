@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from icefloe.spark.table_names import Travel, rename_tables, table_names, unqualified
+from icefloe.spark.sql_text import SqlText, rename_tables, unqualified
+from icefloe.spark.table_names import Travel
 from icefloe.sql.cursor import string_literal, string_value
 
 
@@ -69,7 +70,7 @@ from icefloe.sql.cursor import string_literal, string_value
     ],
 )
 def test_tables_stand_where_the_grammar_has_relations(text, names):
-    assert sorted(map(str, table_names(text))) == sorted(names)
+    assert sorted(map(str, SqlText(text).query_tables)) == sorted(names)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_tables_stand_where_the_grammar_has_relations(text, names):
 )
 @pytest.mark.parametrize("after", ["", " x", " AS x", " WHERE true", " JOIN u ON true"])
 def test_time_travel_ends_where_its_expression_ends(travel, moment, after):
-    name = table_names(f"SELECT * FROM ns.t {travel}{after}")[0]
+    name = SqlText(f"SELECT * FROM ns.t {travel}{after}").query_tables[0]
     assert (str(name), name.moment) == ("ns.t", moment)
     assert name.travel is (Travel.VERSION if "VERSION" in travel else Travel.TIMESTAMP)
     assert (name.alias_at is None) == after.endswith("x")
@@ -119,7 +120,7 @@ def test_time_travel_ends_where_its_expression_ends(travel, moment, after):
     ],
 )
 def test_only_names_are_replaced(text, renamed):
-    spliced = rename_tables(text, [(name, "v") for name in table_names(text)])
+    spliced = rename_tables(SqlText(text), [(name, "v") for name in SqlText(text).query_tables])
     assert spliced.text == renamed
     last = len(renamed) - 1
     if renamed[last] == text[-1] != "`":
@@ -128,7 +129,9 @@ def test_only_names_are_replaced(text, renamed):
 
 def test_columns_of_a_table_without_an_alias_lose_their_namespace():
     text = "ns.t.a = 1 AND b IN (SELECT c FROM ns.t.files)"
-    assert unqualified(text, [("ns", "t")]).text == "t.a = 1 AND b IN (SELECT c FROM ns.t.files)"
+    assert (
+        unqualified(SqlText(text), [("ns", "t")]) == "t.a = 1 AND b IN (SELECT c FROM ns.t.files)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pyiceberg.schema import Schema
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -13,7 +13,10 @@ from sqlglot import exp
 
 from icefloe.commands.bind import (
     ResolveTables,
+    ResolveText,
     analyse,
+    analysed_once,
+    analysed_values,
     bind_assignments,
     bind_condition,
     filled,
@@ -37,14 +40,14 @@ from icefloe.spark import columns
 from icefloe.spark.columns import quote
 from icefloe.spark.errors import of_one_row, translate_spark_errors
 from icefloe.spark.expressions import expression
-from icefloe.spark.tokens import parse_expression
+from icefloe.spark.sql_text import SqlText
 from icefloe.statements import Condition, Expression, MergeClause, MergeStatement, Then, When
 
 # -------------------------------------------------------------------------------------------------
 # Bare column names in a text, told which side of a MERGE they belong to.
 
 
-def qualify(text: str, names: Collection[str], alias: str) -> str:
+def qualify(text: SqlText, names: Collection[str], alias: str) -> SqlText:
     """Put `alias` before each name of `names` that does not follow it; change nothing else.
 
     As in Spark, what may be the alias is the alias: `a.b` is the column `b` where `a` is the alias,
@@ -54,7 +57,7 @@ def qualify(text: str, names: Collection[str], alias: str) -> str:
     side's columns of the same name are at hand too. Names inside subqueries and names that a
     lambda binds are left alone.
     """
-    tree = parse_expression(text)
+    tree = text.tree
     if tree is None:
         return text
     known = {name.lower() for name in names}
@@ -69,9 +72,10 @@ def qualify(text: str, names: Collection[str], alias: str) -> str:
         },
         reverse=True,
     )
+    qualified = str(text)
     for start in places:
-        text = f"{text[:start]}{quote(alias)}.{text[start:]}"
-    return text
+        qualified = f"{qualified[:start]}{quote(alias)}.{qualified[start:]}"
+    return SqlText(qualified) if places else text
 
 
 def _is_qualified(parts: list[str], alias: str, known: Collection[str]) -> bool:
@@ -145,21 +149,35 @@ def bind_merge(
             ".when_not_matched_by_source() with what to do."
         )
     _refuse_unreachable(statement.clauses)
+    statement = _analysed(statement)
     binder = _Binder.of(statement, source, state, spark, resolve, added)
-    texts = [statement.on, *(text for clause in statement.clauses for text in _texts(clause))]
+    expressions = [e for clause in statement.clauses for e in _expressions(clause)]
     clauses = tuple(binder.clause(clause) for clause in statement.clauses)
     return BoundMerge(
         binder.sides,
         binder.on(statement.on),
-        find_keys(statement.on, binder.sides),
+        binder.keys,
         binder.lowered(statement.on if isinstance(statement.on, str) else None),
         clauses,
         binder.source_columns,
-        any(map(has_subquery, texts)),
+        any(map(has_subquery, [statement.on, *expressions])),
     )
 
 
-def _texts(clause: MergeClause) -> list[Expression]:
+def _analysed(statement: MergeStatement) -> MergeStatement:
+    """The statement with texts that are tokenized and parsed once, however many steps need it."""
+    clauses = tuple(
+        replace(
+            clause,
+            condition=analysed_once(clause.condition),
+            assignments=clause.assignments and analysed_values(clause.assignments),
+        )
+        for clause in statement.clauses
+    )
+    return replace(statement, on=analysed_once(statement.on), clauses=clauses)
+
+
+def _expressions(clause: MergeClause) -> list[Expression]:
     return [clause.condition, *(value for _, value in clause.assignments or ())]
 
 
@@ -170,8 +188,9 @@ class _Binder:
     spark: SparkSession
     target: DataFrame  # no rows, under the target's alias
     source: DataFrame
-    resolve: Callable[[str], str]
+    resolve: ResolveText
     fills_missing: bool
+    keys: tuple[MergeKey, ...]
     same: tuple[MergeKey, ...]  # keys whose two sides are identical where rows match
     source_columns: Mapping[str, Column]
 
@@ -202,6 +221,7 @@ class _Binder:
             source.alias(names[1]),
             lambda text: resolve(text, state),
             statement.evolves_schema,
+            keys,
             tuple(key for key in keys if is_identical(key, sides)),
             {name: sides.source_column(name) for name in given.names},
         )
@@ -227,7 +247,7 @@ class _Binder:
             )
         refuse_star(on, self.target.crossJoin(self.source))
         with translate_spark_errors(self.available):
-            condition = expression(self.resolve(on)) if isinstance(on, str) else on
+            condition = expression(self.resolve(SqlText.of(on))) if isinstance(on, str) else on
         refuse_nondeterministic(self.target, self.source, condition, on)
         with translate_spark_errors(self.available), of_one_row(f"The condition {str(on)!r}"):
             analyse(self.target.join(self.source, condition))
@@ -277,7 +297,7 @@ class _Binder:
             analyse(self.target.join(self.source, condition))
         return condition
 
-    def _seen_by(self, when: When) -> tuple[DataFrame, Callable[[str], str]]:
+    def _seen_by(self, when: When) -> tuple[DataFrame, ResolveText]:
         """The rows that a kind of clause sees, and how its texts are read over joined rows."""
         sides = self.sides
         match when:
@@ -290,7 +310,7 @@ class _Binder:
         return rows, lambda text: self.resolve(qualify(text, names, alias))
 
     def _values(
-        self, clause: MergeClause, rows: DataFrame, resolve: Callable[[str], str]
+        self, clause: MergeClause, rows: DataFrame, resolve: ResolveText
     ) -> dict[str, Column]:
         if clause.then is Then.DELETE:
             return {}
@@ -307,7 +327,7 @@ class _Binder:
         self,
         assignments: tuple[tuple[str, Expression], ...],
         rows: DataFrame,
-        resolve: Callable[[str], str],
+        resolve: ResolveText,
     ) -> dict[str, Column]:
         for name, _ in assignments:
             if match_name(name, self.sides.target) is None:
@@ -368,7 +388,7 @@ class _Binder:
         name = match_name(alias, schema)
         if name is None or isinstance(schema[name].dataType, T.AtomicType):
             return
-        if any(isinstance(expression, Column) for expression in _texts(clause)):
+        if any(isinstance(expression, Column) for expression in _expressions(clause)):
             raise StatementError(
                 f"A Column in '{clause}' may mean the nested column {name!r} or the other side of "
                 f"the MERGE, which is called {alias!r}. Give SQL text, or choose another alias: "
@@ -377,7 +397,9 @@ class _Binder:
 
     def _refuse_ambiguous(self, clause: MergeClause, expressions: list[Column | None]) -> None:
         """A Column of a clause that sees one side only is evaluated where both are at hand."""
-        if clause.when is When.MATCHED or not any(isinstance(e, Column) for e in _texts(clause)):
+        if clause.when is When.MATCHED or not any(
+            isinstance(e, Column) for e in _expressions(clause)
+        ):
             return
         both = self.target.crossJoin(self.source)
         analyse(

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from sqlglot import exp
 
 from icefloe.spark.columns import quoted
-from icefloe.spark.tokens import parse_expression
+from icefloe.spark.sql_text import SqlText
 from icefloe.statements import Condition
 
 _COMPARABLE = (
@@ -68,7 +68,7 @@ def find_keys(on: Condition | Sequence[str], sides: MergeSides) -> tuple[MergeKe
         return tuple(_named(name, sides) for name in on)
     if "\\\n" in on:  # Spark's comments go on there, sqlglot's do not
         return ()
-    tree = parse_expression(on)
+    tree = SqlText.of(on).tree
     if tree is None:
         return ()
     found = (_key(part, sides) for part in _conjuncts(tree))
