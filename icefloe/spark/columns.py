@@ -1,4 +1,4 @@
-"""Column names as Spark takes them, whatever characters they have."""
+"""Column names: quoted for Spark, and those of the columns that icefloe adds to rows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def quoted(*path: str) -> Column:
 
 
 def quote_path(*path: str) -> str:
-    """The same as text."""
+    """The quoted path of a column as text."""
     return ".".join(map(quote, path))
 
 
 def selected(rows: DataFrame, values: Sequence[str | Column]) -> DataFrame:
-    """Select values, texts of SQL among them.
+    """Select columns and SQL texts.
 
-    A text takes one call to the JVM where a Column takes half a dozen: on wide tables these add up.
+    A text needs one call to the JVM, a Column half a dozen: on wide tables these add up.
     """
     texts = [value for value in values if isinstance(value, str)]
     if len(texts) == len(values):
@@ -35,7 +35,7 @@ def selected(rows: DataFrame, values: Sequence[str | Column]) -> DataFrame:
 
 
 # -------------------------------------------------------------------------------------------------
-# Names of the columns icefloe adds to rows between steps; refused in user schemas.
+# Columns that icefloe adds to rows between steps; refused in user schemas
 
 PREFIX = "_icefloe_"
 
@@ -45,13 +45,13 @@ SIZE = "_icefloe_size"  # bytes of that file
 DELETED = "_icefloe_deleted"  # bitmap words of the file's deleted positions
 SEQUENCE = "_icefloe_sequence"  # data sequence number of the row's file
 PARTITION = "_icefloe_partition"  # number of the (spec, partition) group of the row's file
-ACTION = "_icefloe_action"  # which clause of a MERGE applies to the row, by its place
-SOURCE_ROW = "_icefloe_source_row"  # number of a row of a MERGE's source, in the source's order
+ACTION = "_icefloe_action"  # index of the MERGE clause that applies to the row
+SOURCE_ROW = "_icefloe_source_row"  # number of a source row of a MERGE, in source order
 IS_DELETED = "_icefloe_is_deleted"  # whether a changed row is deleted
-SELECTED = "_icefloe_selected"  # bitmap words of the positions a statement chose earlier
-OUTPUT = "_icefloe_output"  # number of the file that a compaction puts the row into
-ORDER = "_icefloe_order"  # place of the row's file among those that are compacted
-OUTSIDE = "_icefloe_outside"  # number of the predicate a new row does not satisfy, else NULL
+SELECTED = "_icefloe_selected"  # bitmap words of the positions that a statement selected earlier
+OUTPUT = "_icefloe_output"  # number of the file into which a compaction writes the row
+ORDER = "_icefloe_order"  # index of the row's file among the compacted files
+OUTSIDE = "_icefloe_outside"  # number of the predicate that a new row violates, else NULL
 
 META_FILE = "_file"
 META_POS = "_pos"
@@ -81,5 +81,5 @@ def equality(field_id: int) -> str:
 
 
 def read_as(field_id: int) -> str:
-    """The name under which field `field_id` is read from files that may use its name otherwise."""
+    """The name for reading field `field_id` from files that may use its name for another field."""
     return f"{PREFIX}id{field_id}"

@@ -1,4 +1,4 @@
-"""SQL expressions as Columns, whole: no word of the user's text is taken for something else."""
+"""SQL expressions as Columns, and the tables that their subqueries read as temporary views."""
 
 from __future__ import annotations
 
@@ -12,30 +12,28 @@ from pyspark.sql import functions as F
 
 from icefloe.spark.errors import cleaning_up
 from icefloe.spark.sql_text import SqlText, rename_tables
-from icefloe.spark.table_names import TableName
+from icefloe.spark.table_names import QUERY_STARTS, TableName
 from icefloe.spark.tokens import Token, TokenKind
 
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
-_QUERIES = frozenset({"SELECT", "WITH", "FROM", "TABLE", "VALUES", "MAP", "REDUCE"})
 
 
 def expression(text: SqlText) -> Column:
-    """The Column of an expression.
+    """The Column of an expression, in parentheses.
 
-    Left alone, Spark takes a word after an expression for its name, and drops it where a name means
-    nothing: a condition that ends in AND would be one without its last part. In parentheses it
-    cannot.
+    Without them Spark takes a word after an expression as its alias, and ignores it where an alias
+    has no meaning: a condition that ends in AND would silently lose its last part.
     """
     tokens = text.tokens
     if not tokens or not _is_closed(tokens):
-        return F.expr(str(text))  # Spark will say what is wrong
-    # In parentheses alone, a column called `from` or `values` would begin a query.
-    around = "coalesce" if tokens[0].word in _QUERIES else ""
-    return F.expr(f"{around}({text}\n)")
+        return F.expr(str(text))  # Spark reports what is wrong
+    # A column named `from` or `values` would start a query in plain parentheses.
+    function = "coalesce" if tokens[0].word in QUERY_STARTS else ""
+    return F.expr(f"{function}({text}\n)")
 
 
 def _is_closed(tokens: Sequence[Token]) -> bool:
-    """Whether parentheses close what was opened, and no comma is outside; else Spark refuses."""
+    """Whether all brackets are balanced and no comma is outside them; Spark refuses the rest."""
     depth = 0
     for token in tokens:
         depth += (token.word in _OPEN) - (token.word in _CLOSE)
@@ -45,7 +43,7 @@ def _is_closed(tokens: Sequence[Token]) -> bool:
 
 
 # -------------------------------------------------------------------------------------------------
-# Subqueries: tables of the lake that a text names are replaced by temporary views.
+# Tables in subqueries
 
 
 class TempViews:
@@ -87,10 +85,7 @@ class TempViews:
 def resolve_tables(
     text: SqlText, rows_of: Callable[[TableName], DataFrame | None], views: TempViews
 ) -> SqlText:
-    """Replace the tables for which `rows_of` has rows by views; Spark resolves other names.
-
-    Only the names are replaced: the rest of the text stays as it is, to the letter.
-    """
+    """Replace the tables for which `rows_of` returns rows by views; Spark resolves other names."""
     tables = [(name, rows_of(name)) for name in text.tables]
     renamed = [(name, views.create(rows)) for name, rows in tables if rows is not None]
     return rename_tables(text, renamed).text

@@ -12,8 +12,8 @@ from icefloe.spark.errors import detect_jvm_exit
 def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
     """A DataFrame of all rows of an Arrow table.
 
-    PySpark loses the rows that come after an empty chunk, so such chunks are left out; over Spark
-    Connect it refuses a table without rows.
+    Empty chunks are left out, since PySpark loses the rows after one. Over Spark Connect PySpark
+    refuses a table without rows.
     """
     batches = [batch for batch in table.to_batches() if batch.num_rows]
     with detect_jvm_exit():

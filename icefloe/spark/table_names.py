@@ -1,7 +1,7 @@
-"""Names of tables in a SQL text, found by its tokens.
+"""Table names in the tokens of a SQL text.
 
-A name is a table's where Spark's grammar has a relation: after FROM, JOIN and TABLE, and after the
-commas of a FROM clause. What a WITH defines is no table where it is seen.
+A name is a table where Spark's grammar has a relation: after FROM, JOIN and TABLE, and after the
+commas of a FROM clause. A name that a WITH defines is not a table in the scope of that WITH.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CLAUSES = _SET_OPERATORS | _words(
     "WHERE GROUP HAVING ORDER SORT CLUSTER DISTRIBUTE LIMIT OFFSET WINDOW QUALIFY PIVOT UNPIVOT "
     "SELECT |>"
 )
-# What may follow a table and is not its alias.
+# Words that may follow a table and are not its alias.
 FOLLOWERS = _CLAUSES | _words(
     "JOIN CROSS INNER LEFT RIGHT FULL NATURAL SEMI ANTI OUTER ON USING LATERAL TABLESAMPLE FROM "
     "WHEN SET MAP REDUCE FOR AS"
@@ -37,7 +37,7 @@ _BETWEEN_VALUES = _words(", AND OR = == <> != < <= > >=")
 
 
 class Travel(StrEnum):
-    """What a time travel goes by."""
+    """The two forms of time travel."""
 
     VERSION = "VERSION AS OF"
     TIMESTAMP = "TIMESTAMP AS OF"
@@ -45,20 +45,20 @@ class Travel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table as a text names it, from `start` to `end`, its time travel included."""
+    """A table name in a text, from `start` to `end`, with its time travel."""
 
     parts: tuple[str, ...]
     start: int
     end: int
     travel: Travel | None = None
-    moment: str = ""  # the text after AS OF
-    alias_at: int | None = None  # where an alias goes; None where there is one
+    version: str = ""  # the text after AS OF
+    alias_at: int | None = None  # where an alias can be inserted; None if there is one
 
     def __str__(self) -> str:
         return ".".join(self.parts)
 
     def moved(self, by: int) -> TableName:
-        """The same name when its text stands further on."""
+        """The same name in a text with `by` more characters before it."""
         at = None if self.alias_at is None else self.alias_at + by
         return replace(self, start=self.start + by, end=self.end + by, alias_at=at)
 
@@ -72,12 +72,12 @@ def find_tables(tokens: Sequence[Token], text: str, *, is_query: bool) -> tuple[
 
 @dataclass(slots=True)
 class _Level:
-    """What is known inside one pair of parentheses."""
+    """The state of the search inside one pair of parentheses."""
 
     is_query: bool = False
     expects_table: bool = False
     expects_cte: bool = False
-    commas: bool = False  # a comma is followed by a table
+    commas: bool = False  # tables follow commas
     ctes: set[str] = field(default_factory=set)
     defines: str | None = None  # the WITH name whose query this is
     recursive: bool = False  # its WITH is RECURSIVE
@@ -152,7 +152,7 @@ class _Finder:
             level.expects_cte = self._word(at + 1) == ","
 
     def _begin_cte(self, at: int) -> int:
-        """From the name that a WITH defines to the inside of its parentheses."""
+        """Step from the name that a WITH defines into its parentheses."""
         level = self._levels[-1]
         level.expects_cte = False
         while self._word(at) in (",", "RECURSIVE"):
@@ -182,14 +182,14 @@ class _Finder:
             return rows_end(self._tokens, at + 1)
         parts, end = name_at(self._tokens, at)
         if not parts or word in FOLLOWERS:
-            return at  # nothing we know
+            return at  # not a table name
         if self._word(end) == "(":
             return end  # a function
         return self._named(parts, at, end)
 
     def _named(self, parts: tuple[str, ...], at: int, end: int) -> int:
         local = len(parts) == 1 and any(parts[0].lower() in level.ctes for level in self._levels)
-        travel, moment, stop = self._travel(end)
+        travel, version, stop = self._travel(end)
         after = self._sample(stop)
         last = self._tokens[stop - 1].end
         aliased = self._word(after) == "AS" or (
@@ -197,15 +197,15 @@ class _Finder:
             and self._tokens[after].name is not None
             and self._word(after) not in FOLLOWERS
         )
-        alone = self._word(at - 1) == "TABLE"  # a query by itself, which takes no alias
+        alone = self._word(at - 1) == "TABLE"  # a query of its own, which takes no alias
         alias_at = None if aliased or alone else self._tokens[after - 1].end
         if not local:
             start = self._tokens[at].start
-            self.tables.append(TableName(parts, start, last, travel, moment, alias_at))
+            self.tables.append(TableName(parts, start, last, travel, version, alias_at))
         return stop
 
     def _sample(self, at: int) -> int:
-        """The place after TABLESAMPLE (…) REPEATABLE (…), where it stands here."""
+        """The index after TABLESAMPLE (…) REPEATABLE (…), if it is at this index."""
         for word in ("TABLESAMPLE", "REPEATABLE"):
             if self._word(at) == word and self._word(at + 1) == "(":
                 at = closing(self._tokens, at + 1) + 1
@@ -225,12 +225,16 @@ class _Finder:
         end = operand_end(self._tokens, start + 3)
         if end == start + 3:
             return None, "", at
-        moment = self._text[self._tokens[start + 3].start : self._tokens[end - 1].end]
-        return kind, moment, end
+        version = self._text[self._tokens[start + 3].start : self._tokens[end - 1].end]
+        return kind, version, end
+
+
+# -------------------------------------------------------------------------------------------------
+# Token sequences
 
 
 def name_at(tokens: Sequence[Token], at: int) -> tuple[tuple[str, ...], int]:
-    """The parts of the dotted name at a place, and the place after it."""
+    """The parts of the dotted name at token `at`, and the index after it."""
     parts: list[str] = []
     while at < len(tokens) and (name := tokens[at].name) is not None:
         parts.append(name)
@@ -241,7 +245,7 @@ def name_at(tokens: Sequence[Token], at: int) -> tuple[tuple[str, ...], int]:
 
 
 def closing(tokens: Sequence[Token], at: int) -> int:
-    """The place of the parenthesis that closes the one at a place; the end where none does."""
+    """Index of the parenthesis that closes the one at `at`; the last index if none does."""
     depth = 0
     for i in range(at, len(tokens)):
         depth += (tokens[i].word == "(") - (tokens[i].word == ")")
@@ -251,7 +255,7 @@ def closing(tokens: Sequence[Token], at: int) -> int:
 
 
 def lists_names(tokens: Sequence[Token], at: int) -> bool:
-    """Whether names with commas between stand in parentheses here; of a query, no two do."""
+    """Whether a list of names in parentheses is at `at`; a query is not such a list."""
     if at >= len(tokens) or tokens[at].word != "(":
         return False
     inside = tokens[at + 1 : closing(tokens, at)]
@@ -260,7 +264,7 @@ def lists_names(tokens: Sequence[Token], at: int) -> bool:
 
 
 def rows_end(tokens: Sequence[Token], at: int) -> int:
-    """The place after the rows of a VALUES: its alias, a clause or the end."""
+    """The index after the rows of a VALUES: its alias, a clause or the end."""
     while at < len(tokens):
         at = operand_end(tokens, at)
         if at < len(tokens) and tokens[at].kind is TokenKind.STRING:  # of X'1F'
@@ -272,7 +276,7 @@ def rows_end(tokens: Sequence[Token], at: int) -> int:
 
 
 def operand_end(tokens: Sequence[Token], at: int) -> int:
-    """The place after an expression of literals, calls and arithmetic, as AS OF takes it."""
+    """The index after an expression of literals, calls and arithmetic, as AS OF takes it."""
     while at < len(tokens):
         start = at
         while at < len(tokens) and tokens[at].word in ("-", "+"):
@@ -303,7 +307,7 @@ def _one_operand(tokens: Sequence[Token], at: int) -> int:
 
 
 def _interval_end(tokens: Sequence[Token], at: int) -> int:
-    """The place after `1 DAY 2 HOURS`, `'1 2:03' DAY TO MINUTE` or `'1 day'`."""
+    """The index after `1 DAY 2 HOURS`, `'1 2:03' DAY TO MINUTE` or `'1 day'`."""
     while at < len(tokens):
         value = at + (tokens[at].word in ("-", "+"))
         if value >= len(tokens) or tokens[value].kind not in (TokenKind.NUMBER, TokenKind.STRING):

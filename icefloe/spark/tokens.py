@@ -1,7 +1,7 @@
-"""SQL text → tokens with their places: sqlglot's Spark dialect, with what Spark 4 has beyond it.
+"""Tokens of a SQL text with their positions: sqlglot's Spark dialect, extended to Spark 4.
 
-Statements are taken apart by tokens and put together from slices of the user's text, so that what
-reaches Spark is what was written, to the letter.
+Statements are split by tokens and assembled from slices of the user's text, so that Spark gets
+exactly what the user wrote.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sqlglot.tokenizer_core import TokenType
 
 
 class TokenKind(Enum):
-    """What a token is."""
+    """Kinds of tokens."""
 
     WORD = "word"
     QUOTED = "quoted name"
@@ -31,7 +31,7 @@ class TokenKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token; `text` is as written, `start` and `end` are its place."""
+    """One token: its text as written, from `start` to before `end`."""
 
     kind: TokenKind
     text: str
@@ -39,28 +39,28 @@ class Token:
 
     @property
     def end(self) -> int:
-        """The place after the token."""
+        """The position after the token."""
         return self.start + len(self.text)
 
     @property
     def word(self) -> str:
-        """A keyword or a bare name in upper case; a symbol as it is; nothing for others."""
+        """A keyword or an unquoted name in upper case, or a symbol; empty for other kinds."""
         return self.text.upper() if self.kind in (TokenKind.WORD, TokenKind.SYMBOL) else ""
 
     @property
     def name(self) -> str | None:
-        """The name that the token is, without its backticks."""
+        """The name without its backticks; None if the token is not a name."""
         if self.kind is TokenKind.QUOTED:
             return self.text[1:-1].replace("``", "`")
         return self.text if self.kind is TokenKind.WORD else None
 
 
 _SYMBOLS = ("<=>", "<=", ">=", "<>", "!=", "==", "||", "|>", "::", "->", "=>")
-_SUFFIXES = frozenset(Spark.Tokenizer.NUMERIC_LITERALS.values())  # types of 1L, 2BD and so on
+_SUFFIXES = frozenset(Spark.Tokenizer.NUMERIC_LITERALS.values())  # the types of 1L, 2BD and so on
 
 
 class _Tokenizer(Spark.Tokenizer):
-    """Each word a token of its own, since which words are reserved is Spark's to say."""
+    """Every word is a token of its own: Spark decides which words are reserved."""
 
     KEYWORDS: ClassVar[dict[str, TokenType]] = {
         **dict.fromkeys(_SYMBOLS, TokenType.UNKNOWN),
@@ -80,56 +80,57 @@ _KINDS = {
     TokenType.IDENTIFIER: TokenKind.QUOTED,
     TokenType.NUMBER: TokenKind.NUMBER,
 }
-# What begins or ends a comment for one of the two alone, and as many characters that do not.
-_OTHERWISE = (
-    ("\\\n", "  "),  # Spark's comment goes on in the next line
-    ("{#", "##"),  # sqlglot takes templates of Jinja
+# What starts or ends a comment in Spark or in sqlglot, but not in both, with a neutral text of the
+# same length.
+_COMMENT_DIFFERENCES = (
+    ("\\\n", "  "),  # continues a comment of Spark on the next line
+    ("{#", "##"),  # starts a Jinja comment in sqlglot
 )
-_OPENS = re.compile(r"[rR]?['\"]|`|\$|/\*")
+_OPENINGS = re.compile(r"[rR]?['\"]|`|\$|/\*")
 
 
 def tokenize(text: str) -> list[Token]:
-    """Tokens of a text without spaces and comments; one that is not closed is the last."""
+    """Tokens of a text, without spaces and comments; the last one may be unterminated."""
     scanned, closed = _scan(text)
-    found: list[Token] = []
+    tokens: list[Token] = []
     for token in _as_tokens(text, scanned):
-        if _is_fraction(found, token):
-            found[-1] = Token(TokenKind.NUMBER, f".{token.text}", found[-1].start)
+        if _is_fraction(tokens, token):
+            tokens[-1] = Token(TokenKind.NUMBER, f".{token.text}", tokens[-1].start)
         else:
-            found.append(token)
+            tokens.append(token)
     if not closed:
-        start = _open_place(text, found[-1].end if found else 0)
-        found.append(Token(TokenKind.OPEN, text[start:], start))
-    return found
+        start = _unterminated_start(text, tokens[-1].end if tokens else 0)
+        tokens.append(Token(TokenKind.OPEN, text[start:], start))
+    return tokens
 
 
 def _scan(text: str) -> tuple[list[Scanned], bool]:
-    """What sqlglot finds, and whether it came to the end."""
+    """Sqlglot's tokens, and whether it reached the end of the text."""
     tokenizer = _Tokenizer(dialect=Spark)
     try:
-        for spelling, same_to_spark in _OTHERWISE:
-            text = text.replace(spelling, same_to_spark)
+        for spelling, neutral in _COMMENT_DIFFERENCES:
+            text = text.replace(spelling, neutral)
         return tokenizer.tokenize(text), True
     except TokenError:
         return tokenizer.tokens, False
 
 
 def _as_tokens(text: str, scanned: list[Scanned]) -> Iterator[Token]:
-    place = -1
+    start = -1
     for token in scanned:
-        if token.start == place:  # 1L comes as 1, :: and L, all in one place
+        if token.start == start:  # 1L is scanned as 1, :: and L, all at one position
             continue
-        place = token.start
-        written = text[place : token.end + 1]
-        if token.token_type is TokenType.NATIONAL_STRING:  # which Spark has not
-            yield Token(TokenKind.WORD, written[0], place)
-            yield Token(TokenKind.STRING, written[1:], place + 1)
+        start = token.start
+        written = text[start : token.end + 1]
+        if token.token_type is TokenType.NATIONAL_STRING:  # N'…', which Spark does not have
+            yield Token(TokenKind.WORD, written[0], start)
+            yield Token(TokenKind.STRING, written[1:], start + 1)
         else:
-            yield Token(_kind(token.token_type, written), written, place)
+            yield Token(_kind(token.token_type, written), written, start)
 
 
 def _is_fraction(before: list[Token], token: Token) -> bool:
-    """Whether a number goes with the point before it: `.5`, but not that of `t.5`."""
+    """Whether the point before a number belongs to it: in `.5`, but not in `t.5`."""
     if token.kind is not TokenKind.NUMBER or not before or before[-1].text != ".":
         return False
     point, owner = before[-1], before[-2] if len(before) > 1 else None
@@ -143,8 +144,8 @@ def _kind(scanned: TokenType, written: str) -> TokenKind:
     return TokenKind.WORD if written[0].isalnum() or written[0] == "_" else TokenKind.SYMBOL
 
 
-def _open_place(text: str, after: int) -> int:
-    """Where what is not closed begins: the last place before which there are comments alone."""
-    places = [after + found.start() for found in _OPENS.finditer(text[after:])]
-    clear = [place for place in places if _scan(text[after:place]) == ([], True)]
-    return clear[-1] if clear else after
+def _unterminated_start(text: str, after: int) -> int:
+    """Start of the unterminated token: the last opening with only comments before it."""
+    openings = [after + match.start() for match in _OPENINGS.finditer(text[after:])]
+    starts = [opening for opening in openings if _scan(text[after:opening]) == ([], True)]
+    return starts[-1] if starts else after

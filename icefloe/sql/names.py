@@ -1,4 +1,4 @@
-"""What the table names of a text stand for: tables of the lake, sources, metadata tables."""
+"""Rows of the table names in a text: tables of the lake, sources, metadata tables."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from icefloe.sql.syntax import Name
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Resolves names: what a WITH defines, tables of the lake, sources; Spark knows its views."""
+    """Resolves names: of a WITH, then tables of the lake, then sources. Spark resolves the rest."""
 
     tables: Tables
     sources: Mapping[str, DataFrame] = field(default_factory=dict)  # names in lower case
     ctes: Mapping[str, DataFrame] = field(default_factory=dict)
-    reading: TableState | None = None  # how a statement sees the table that it changes
+    reading: TableState | None = None  # of the table that the statement changes
 
     def rows(self, name: TableName) -> DataFrame | None:
-        """The rows of a name; None where only Spark may know it."""
-        given = self._given(name, self.ctes)
-        if given is not None:
-            return given
+        """The rows of a name; None if only Spark can resolve it."""
+        rows = self._by_name(name, self.ctes)
+        if rows is not None:
+            return rows
         plain = all(map(_is_plain, name.parts))
         full = full_name(name.parts) if plain else ""
         if plain and self.tables.catalog.table_exists(full):
             return self._table(name, full)
-        given = self._given(name, self.sources)
-        if given is not None or not plain:
-            return given
+        rows = self._by_name(name, self.sources)
+        if rows is not None or not plain:
+            return rows
         return self._metadata(name)
 
     def is_target(self, name: TableName) -> bool:
-        """Whether a name stands for the table that the statement changes, as it is now."""
+        """Whether a name is the table that the statement changes, without time travel."""
         if self.reading is None or name.travel is not None or not all(map(_is_plain, name.parts)):
             return False
-        return self._given(name, self.ctes) is None and full_name(name.parts) == self.reading.name
+        return self._by_name(name, self.ctes) is None and full_name(name.parts) == self.reading.name
 
-    def _given(self, name: TableName, among: Mapping[str, DataFrame]) -> DataFrame | None:
-        found = among.get(name.parts[0].lower()) if len(name.parts) == 1 else None
-        if found is not None:
+    def _by_name(self, name: TableName, frames: Mapping[str, DataFrame]) -> DataFrame | None:
+        rows = frames.get(name.parts[0].lower()) if len(name.parts) == 1 else None
+        if rows is not None:
             _refuse_travel(name, "a source has no history")
-        return found
+        return rows
 
     def _table(self, name: TableName, full: str) -> DataFrame:
         if self.reading is not None and self.is_target(name):
@@ -66,14 +66,14 @@ class Names:
             case None:
                 return read_rows(context, state)
             case Travel.VERSION:
-                at = _snapshot(name.moment, state)
-                return read_rows(context, state, ScanRequest(snapshot_id=at))
+                snapshot_id = _snapshot_id(name.version, state)
+                return read_rows(context, state, ScanRequest(snapshot_id=snapshot_id))
             case Travel.TIMESTAMP:
-                moment = self._moment(name.moment)
-                return read_rows(context, state, ScanRequest(as_of=moment))
+                timestamp = self._timestamp(name.version)
+                return read_rows(context, state, ScanRequest(as_of=timestamp))
 
     def _metadata(self, name: TableName) -> DataFrame | None:
-        """`ns.t.files`, or as Trino has it `ns.t$files`."""
+        """The rows of `ns.t.files`, in Trino's spelling `ns.t$files`."""
         *head, last = name.parts
         if "$" in last:
             base, _, kind = last.rpartition("$")
@@ -86,29 +86,29 @@ class Names:
         full = full_name(parts)
         if not self.tables.catalog.table_exists(full):
             return None
-        _refuse_travel(name, "a metadata table tells of the table as it is now")
+        _refuse_travel(name, "a metadata table shows the current state only")
         return metadata_table(kind, self.tables.load(full), self.tables.spark)
 
-    def _moment(self, text: str) -> datetime:
-        """What TIMESTAMP AS OF says, by Spark, in the session's time zone."""
+    def _timestamp(self, text: str) -> datetime:
+        """The value of TIMESTAMP AS OF, computed by Spark in the session's time zone."""
         with translate_spark_errors():
-            seconds = (
+            row = (
                 self.tables.spark.range(1)
                 .select(F.unix_micros(F.expr(f"CAST(({text}\n) AS TIMESTAMP)")).alias("at"))
                 .first()
             )
-        if seconds is None or seconds["at"] is None:
-            raise StatementError(f"TIMESTAMP AS OF {text} is no moment.")
-        return datetime.fromtimestamp(seconds["at"] / 1_000_000).astimezone()
+        if row is None or row["at"] is None:
+            raise StatementError(f"TIMESTAMP AS OF {text} is not a valid timestamp.")
+        return datetime.fromtimestamp(row["at"] / 1_000_000).astimezone()
 
 
 def full_name(parts: Name) -> str:
-    """The name of a table as the lake has it; dots and backticks in a part are refused."""
+    """The full name of a table; refuses parts with dots or backticks."""
     for part in parts:
         if not _is_plain(part):
             raise StatementError(
-                f"{part!r} cannot be part of a table's name: dots, backticks and empty names "
-                "are not supported."
+                f"{part!r} cannot be part of a table name: dots, backticks and empty names are "
+                "not supported."
             )
     return ".".join(parts) if len(parts) > 1 else f"{DEFAULT_NAMESPACE}.{parts[0]}"
 
@@ -122,16 +122,16 @@ def _refuse_travel(name: TableName, reason: str) -> None:
         raise StatementError(f"{name} {name.travel.value} cannot be read: {reason}.")
 
 
-def _snapshot(text: str, state: TableState) -> int:
-    """The snapshot that VERSION AS OF names: by its number, or a branch's or tag's name."""
+def _snapshot_id(text: str, state: TableState) -> int:
+    """The snapshot of VERSION AS OF: an id, or the name of a branch or tag as a string."""
     (token, *more) = tokenize(text)
     value = string_value(token.text) if token.kind is TokenKind.STRING else token.text
     if token.kind is TokenKind.STRING and value in state.metadata.refs:
         return state.metadata.refs[value].snapshot_id
     if more or not value.isdecimal():
-        known = ", ".join(sorted(state.metadata.refs)) or "(none)"
+        refs = ", ".join(sorted(state.metadata.refs)) or "(none)"
         raise StatementError(
-            f"VERSION AS OF takes a snapshot's number, or a branch's or tag's name as a string, "
-            f"not {text}. Branches and tags of {state.name}: {known}."
+            f"VERSION AS OF takes a snapshot id, or the name of a branch or tag as a string, "
+            f"not {text}. Branches and tags of {state.name}: {refs}."
         )
     return int(value)

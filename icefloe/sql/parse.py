@@ -1,4 +1,4 @@
-"""SQL text → parsed statements; nothing is run, no table is looked at."""
+"""Parse a SQL text into statements; nothing is run and no table is read."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _REFUSED = {
     "USE": "Write the namespace before the table: namespace.table.",
     "CALL": "Use the methods of a table: compact(), expire_snapshots(), rollback() and so on.",
     "VACUUM": "Use table.expire_snapshots() and table.remove_orphans().",
-    "ANALYZE": "Iceberg keeps statistics with each file.",
-    "REFRESH": "Every statement reads the table's newest state.",
+    "ANALYZE": "Iceberg stores statistics with each file.",
+    "REFRESH": "Every statement reads the latest snapshot.",
     "CACHE": "Use lake.sql('SELECT …').cache().",
     "UNCACHE": "Use unpersist() of the DataFrame.",
-    "GRANT": "Rights are the catalog's and the storage's.",
-    "REVOKE": "Rights are the catalog's and the storage's.",
+    "GRANT": "Permissions are managed in the catalog and the storage.",
+    "REVOKE": "Permissions are managed in the catalog and the storage.",
     "BEGIN": "Every statement is one commit of its own.",
     "START": "Every statement is one commit of its own.",
     "COMMIT": "Every statement is one commit of its own.",
@@ -35,11 +35,11 @@ _REFUSED = {
     "COPY": "Read the files with lake.spark.read and pass them as a source.",
     "LOAD": "Read the files with lake.spark.read and pass them as a source.",
     "COMMENT": "Give comments in CREATE TABLE.",
-    "MSCK": "Iceberg keeps its partitions in its metadata.",
-    "REPAIR": "Iceberg keeps its partitions in its metadata.",
+    "MSCK": "Iceberg stores partitions in its metadata.",
+    "REPAIR": "Iceberg stores partitions in its metadata.",
     "DECLARE": "Put the value into the text, or pass it as a source.",
     "EXECUTE": "Pass the text to lake.sql.",
-    "UNDROP": "A dropped table is gone from the catalog.",
+    "UNDROP": "A dropped table cannot be restored.",
     "ADD": "Use lake.spark.addArtifacts().",
     "LIST": "Use lake.spark.",
     "LOCK": "Commits are checked for conflicts instead.",
@@ -51,14 +51,14 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """A parsed statement and where it stands."""
+    """A parsed statement and its first line."""
 
     parsed: Parsed
     line: int
 
 
 def parse_statements(text: str) -> list[Numbered]:
-    """Every statement of a text; the first one that cannot be read is told with its place."""
+    """The statements of a text; raises a ParseError at the first one that cannot be parsed."""
     pieces = split_statements(text)
     if not pieces:
         raise ParseError("The text has no statement.")
@@ -106,7 +106,7 @@ def _query_or_dml(cursor: Cursor) -> Query | WithDml:
 
 
 def _ctes(cursor: Cursor) -> Ctes:
-    """The WITH list before a statement; steps over it."""
+    """Read the WITH list before a statement."""
     start = cursor.at
     cursor.need("WITH")
     cursor.take("RECURSIVE")

@@ -1,4 +1,4 @@
-"""CREATE, DROP, ALTER, DESCRIBE and SHOW: tokens → what was asked."""
+"""Parse CREATE, DROP, ALTER, DESCRIBE and SHOW."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ _NAMESPACES = ("NAMESPACES", "SCHEMAS", "DATABASES")
 
 
 def parse_ddl(cursor: Cursor) -> Ddl:
-    """The statement whose first word is next."""
+    """Read the statement whose first word is next."""
     match cursor.next().word:
         case "CREATE":
-            found: Ddl = _create(cursor)
+            statement: Ddl = _create(cursor)
         case "DROP":
-            found = _drop(cursor)
+            statement = _drop(cursor)
         case _:
-            found = _alter(cursor)
+            statement = _alter(cursor)
     cursor.finish()
-    return found
+    return statement
 
 
 def parse_show(cursor: Cursor) -> Show:
-    """DESCRIBE or SHOW, whose first word is next."""
-    found = _show(cursor) if cursor.next().word == "SHOW" else _describe(cursor)
+    """Read a DESCRIBE or SHOW, whose first word is next."""
+    statement = _show(cursor) if cursor.next().word == "SHOW" else _describe(cursor)
     cursor.finish()
-    return found
+    return statement
 
 
 def _create(cursor: Cursor) -> Ddl:
@@ -81,7 +81,7 @@ def _create(cursor: Cursor) -> Ddl:
 
 
 def _is_column(cursor: Cursor) -> bool:
-    """Whether a column of this name stands in the parenthesis: `(values INT)`, not `(VALUES 1)`."""
+    """Whether the parenthesis starts with a column: `(values INT)`, not `(VALUES 1)`."""
     if cursor.word(1) == "SELECT" or cursor.word(2) not in _TYPES:
         return False
     sized = cursor.word(2) in _SIZED and cursor.word(3) == "("
@@ -89,7 +89,7 @@ def _is_column(cursor: Cursor) -> bool:
 
 
 class _Create:
-    """What the clauses of a CREATE TABLE say, gathered."""
+    """Collects the clauses of a CREATE TABLE."""
 
     def __init__(self, table: Name, columns: Slice | None, if_not_exists: bool) -> None:
         self._table = table
@@ -98,7 +98,7 @@ class _Create:
         self._partition_by: tuple[str, ...] = ()
         self._sort_by: tuple[str, ...] = ()
         self._properties: dict[str, str] = {}
-        self._given: set[str] = set()
+        self._clauses: set[str] = set()
 
     def clauses(self, cursor: Cursor) -> CreateTable:
         """Read the clauses, in any order, and the query."""
@@ -149,12 +149,12 @@ class _Create:
         return True
 
     def _once(self, clause: str, cursor: Cursor, at: int) -> None:
-        if clause in self._given:
+        if clause in self._clauses:
             raise cursor.error(f"{clause} is given twice.", at)
-        self._given.add(clause)
+        self._clauses.add(clause)
 
     def _trino(self, cursor: Cursor) -> None:
-        """One property of Trino's `WITH (…)`."""
+        """Read one property of Trino's `WITH (…)`."""
         name, value = parse_property(cursor)
         cursor.finish()
         match name.lower(), value:
@@ -173,11 +173,11 @@ class _Create:
                 add_property(self._properties, name, value)
 
     def _format(self, name: str, clause: str) -> None:
-        wanted = "iceberg" if clause == "USING" else "parquet"
-        if name.lower() != wanted:
+        supported = "iceberg" if clause == "USING" else "parquet"
+        if name.lower() != supported:
             raise StatementError(
                 f"{clause} {name} is not supported: tables of the lake are Iceberg tables of "
-                f"Parquet files. Leave it out, or write {clause} {wanted}."
+                f"Parquet files. Omit it, or write {clause} {supported}."
             )
 
 
@@ -217,7 +217,7 @@ def _alter(cursor: Cursor) -> Ddl:
 
 
 def _listed(cursor: Cursor, types: bool = False) -> list[Slice]:
-    """The parts of a list of columns with parentheses around it or without."""
+    """Read a list of columns, with or without parentheses."""
     if cursor.word() == "(":
         return cursor.parenthesised("a column", types)
     return cursor.separated(len(cursor.tokens), "a column", types)
@@ -226,9 +226,9 @@ def _listed(cursor: Cursor, types: bool = False) -> list[Slice]:
 def _new_column(cursor: Cursor) -> tuple[Name, str]:
     name = cursor.dotted("a column")
     unsupported = {
-        "FIRST": "new columns go last.",
-        "AFTER": "new columns go last.",
-        "DEFAULT": "Iceberg has defaults from version 3.",
+        "FIRST": "new columns are added last.",
+        "AFTER": "new columns are added last.",
+        "DEFAULT": "Iceberg has defaults from format version 3.",
     }
     at = cursor.find(lambda at: cursor.tokens[at].word in unsupported, types=True)
     if at < len(cursor.tokens):
@@ -240,11 +240,11 @@ def _new_column(cursor: Cursor) -> tuple[Name, str]:
 def _trino_properties(cursor: Cursor) -> dict[str, str]:
     if cursor.word() == "(":
         return parse_properties(cursor)
-    found: dict[str, str] = {}
-    add_property(found, *parse_property(cursor))
+    properties: dict[str, str] = {}
+    add_property(properties, *parse_property(cursor))
     while cursor.take(","):
-        add_property(found, *parse_property(cursor))
-    return found
+        add_property(properties, *parse_property(cursor))
+    return properties
 
 
 def _describe(cursor: Cursor) -> Show:

@@ -1,4 +1,4 @@
-"""INSERT, UPDATE, DELETE, MERGE, TRUNCATE, OPTIMIZE: tokens → what was asked, slices of text."""
+"""Parse INSERT, UPDATE, DELETE, MERGE, TRUNCATE and OPTIMIZE."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ DML = ("INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE", "OPTIMIZE")
 
 
 def parse_dml(cursor: Cursor) -> Dml:
-    """The statement whose first word is next."""
+    """Read the statement whose first word is next."""
     match cursor.next().word:
         case "INSERT":
-            found: Dml = _insert(cursor)
+            statement: Dml = _insert(cursor)
         case "UPDATE":
-            found = _update(cursor)
+            statement = _update(cursor)
         case "DELETE":
-            found = _delete(cursor)
+            statement = _delete(cursor)
         case "MERGE":
-            found = _merge(cursor)
+            statement = _merge(cursor)
         case "OPTIMIZE":
-            found = Optimize(cursor.dotted(), _where(cursor))
+            statement = Optimize(cursor.dotted(), _where(cursor))
         case _:
             cursor.need("TABLE")
-            found = Truncate(cursor.dotted())
+            statement = Truncate(cursor.dotted())
     cursor.finish()
-    return found
+    return statement
 
 
 def _insert(cursor: Cursor) -> Insert:
@@ -81,15 +81,15 @@ def _insert(cursor: Cursor) -> Insert:
 
 def _refuse_overwrite(kind: InsertKind, cursor: Cursor) -> None:
     if kind is InsertKind.OVERWRITE:
-        raise cursor.error("REPLACE goes with INSERT INTO, not with INSERT OVERWRITE.")
+        raise cursor.error("REPLACE is a clause of INSERT INTO, not of INSERT OVERWRITE.")
 
 
 def _partition(cursor: Cursor) -> tuple[tuple[str, Slice], ...]:
-    found: dict[str, tuple[str, Slice]] = {}
+    values: dict[str, tuple[str, Slice]] = {}
     for part in cursor.parenthesised("column = value"):
         inside = cursor.inside(part)
         column = inside.name("a partition column")
-        if column.lower() in found:
+        if column.lower() in values:
             raise inside.error(f"PARTITION gives {column!r} twice.", 0)
         if inside.done():
             raise inside.error(
@@ -100,14 +100,14 @@ def _partition(cursor: Cursor) -> tuple[tuple[str, Slice], ...]:
         start = inside.at
         if not _is_constant(inside):
             raise inside.error("PARTITION takes constants, as DATE '2026-01-31'.", start)
-        found[column.lower()] = (column, inside.slice(start, inside.at))
+        values[column.lower()] = (column, inside.slice(start, inside.at))
     if cursor.take("IF"):
         raise cursor.error("INSERT … IF NOT EXISTS is not supported.", cursor.at - 1)
-    return tuple(found.values())
+    return tuple(values.values())
 
 
 def _is_constant(cursor: Cursor) -> bool:
-    """Step over a literal; tells whether nothing else is there."""
+    """Read a token or two; whether they are a literal and nothing follows."""
     signed = cursor.take("-")
     cursor.take_any(("DATE", "TIMESTAMP"))
     if cursor.done():
@@ -126,13 +126,13 @@ def _column_list(cursor: Cursor) -> tuple[str, ...] | None:
 
 
 def _columns(cursor: Cursor) -> tuple[str, ...]:
-    """The columns, of one part each, in the parentheses here."""
-    found = cursor.columns(cursor.parenthesised("a column"), dotted=False)
-    return tuple(name for (name,) in found)
+    """Read a list of top-level columns in parentheses."""
+    columns = cursor.columns(cursor.parenthesised("a column"), dotted=False)
+    return tuple(name for (name,) in columns)
 
 
 def _until_query(cursor: Cursor) -> Slice:
-    """A condition, which ends where a query begins."""
+    """Read a condition, which ends where a query starts."""
 
     def begins(at: int) -> bool:
         word = cursor.tokens[at].word
@@ -183,15 +183,15 @@ def _assignments(cursor: Cursor, ends: tuple[str, ...]) -> tuple[tuple[Name, Sli
         return word in ends and not distinct
 
     end = cursor.find(stops)
-    found = []
+    assignments = []
     for part in cursor.separated(end, "column = value"):
         inside = cursor.inside(part)
         target = inside.dotted("a column")
         if not inside.take("=") and not inside.take("=="):
             raise inside.expected("'='")
-        found.append((target, inside.rest("a value")))
+        assignments.append((target, inside.rest("a value")))
     cursor.at = end
-    return tuple(found)
+    return tuple(assignments)
 
 
 def _merge(cursor: Cursor) -> MergeInto:
@@ -212,7 +212,7 @@ def _merge(cursor: Cursor) -> MergeInto:
 
 
 def _source_name(cursor: Cursor) -> Name:
-    """What the source's columns are qualified with: its alias, or else its name."""
+    """The qualifier of the source's columns: its alias, or its name if it has none."""
     tokens = cursor.tokens
     name: Name = ()
     if cursor.word() == "(":
@@ -250,9 +250,9 @@ def _clause(cursor: Cursor) -> Clause:
     cursor.need("THEN")
     action = cursor.take_any(("UPDATE", "DELETE", "INSERT"))
     if action is None or (action == "INSERT") != (when is When.NOT_MATCHED):
-        wanted = "INSERT" if when is When.NOT_MATCHED else "UPDATE or DELETE"
+        allowed = "INSERT" if when is When.NOT_MATCHED else "UPDATE or DELETE"
         cursor.at -= action is not None
-        raise cursor.expected(wanted)
+        raise cursor.expected(allowed)
     match action:
         case "DELETE":
             return Clause(when, condition, Then.DELETE)

@@ -1,4 +1,4 @@
-"""Statements as parsed: names, and slices of the user's text for everything Spark will read."""
+"""Parsed statements: names, and slices of the user's text for everything that Spark reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Name: TypeAlias = tuple[str, ...]
 @masked_repr
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A part of the text, and where it stands in the whole."""
+    """A part of the text and its position in the whole text."""
 
     text: SqlText
     start: int
@@ -27,7 +27,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Ctes:
-    """What a WITH before a statement defines."""
+    """The WITH before a statement."""
 
     text: Slice  # WITH and the definitions
     names: tuple[str, ...]
@@ -35,13 +35,13 @@ class Ctes:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """SELECT, VALUES, TABLE: what Spark runs by itself."""
+    """SELECT, VALUES, TABLE: run by Spark."""
 
     text: Slice
 
 
 class InsertKind(StrEnum):
-    """What becomes of rows that are there already."""
+    """Which existing rows an INSERT replaces."""
 
     INTO = "INSERT INTO"
     OVERWRITE = "INSERT OVERWRITE"
@@ -51,7 +51,7 @@ class InsertKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """INSERT: rows of a query, by position unless `by_name`."""
+    """INSERT: rows of a query, matched by position unless `by_name`."""
 
     kind: InsertKind
     table: Name
@@ -63,7 +63,7 @@ class Insert:
     using: tuple[str, ...] = ()
 
     def expressions(self) -> list[Slice]:
-        """What Spark reads as expressions."""
+        """The slices that are expressions."""
         return [self.predicate] if self.predicate is not None else []
 
 
@@ -77,7 +77,7 @@ class UpdateTable:
     where: Slice | None
 
     def expressions(self) -> list[Slice]:
-        """What Spark reads as expressions."""
+        """The slices that are expressions."""
         values = [value for _, value in self.assignments]
         return [*values, self.where] if self.where is not None else values
 
@@ -91,13 +91,13 @@ class DeleteFrom:
     where: Slice | None
 
     def expressions(self) -> list[Slice]:
-        """What Spark reads as expressions."""
+        """The slices that are expressions."""
         return [self.where] if self.where is not None else []
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """WHEN … THEN …; `assignments` None stands for `*`."""
+    """WHEN … THEN …; `assignments` are None for `*`."""
 
     when: When
     condition: Slice | None
@@ -107,18 +107,18 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class MergeInto:
-    """MERGE; the source is what stands between USING and ON."""
+    """MERGE; the source is the text between USING and ON."""
 
     table: Name
     alias: str | None
     source: Slice
-    source_name: Name  # the alias, or the table's name where it has none
+    source_name: Name  # the alias, or the table name if it has none
     on: Slice
     clauses: tuple[Clause, ...]
     evolves_schema: bool
 
     def expressions(self) -> list[Slice]:
-        """What Spark reads as expressions."""
+        """The slices that are expressions."""
         values = [value for clause in self.clauses for _, value in clause.assignments or ()]
         conditions = [clause.condition for clause in self.clauses if clause.condition is not None]
         return [self.on, *conditions, *values]
@@ -131,19 +131,19 @@ class Truncate:
     table: Name
 
     def expressions(self) -> list[Slice]:
-        """What Spark reads as expressions."""
+        """The slices that are expressions."""
         return []
 
 
 @dataclass(frozen=True, slots=True)
 class Optimize:
-    """OPTIMIZE: compaction of the files that may hold rows of the condition."""
+    """OPTIMIZE: compaction of the files that may contain rows of the condition."""
 
     table: Name
     where: Slice | None
 
     def expressions(self) -> list[Slice]:
-        """What Spark reads as expressions."""
+        """The slices that are expressions."""
         return [self.where] if self.where is not None else []
 
 
@@ -152,7 +152,7 @@ Dml: TypeAlias = Insert | UpdateTable | DeleteFrom | MergeInto | Truncate | Opti
 
 @dataclass(frozen=True, slots=True)
 class WithDml:
-    """A DML statement and the WITH before it."""
+    """A DML statement with the WITH before it."""
 
     statement: Dml
     ctes: Ctes | None = None
@@ -160,7 +160,7 @@ class WithDml:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """EXPLAIN before a query or DML; `how` is Spark's word for a query's plan."""
+    """EXPLAIN of a query or of DML; `how` is FORMATTED and the like, for queries."""
 
     statement: Query | WithDml
     how: str

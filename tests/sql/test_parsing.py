@@ -138,7 +138,7 @@ def test_commas_and_words_inside_of_a_type_belong_to_it(columns, added):
 def test_a_place_for_a_new_column_is_refused_after_its_type():
     place, reason = refused_at("ALTER TABLE t ADD COLUMN p STRUCT<first: INT> AFTER q")
     assert place == "AFTER q"
-    assert "AFTER is not supported: new columns go last." in reason
+    assert "AFTER is not supported: new columns are added last." in reason
 
 
 def test_a_cast_to_a_nested_type_is_one_value():

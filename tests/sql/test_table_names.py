@@ -99,7 +99,7 @@ def test_tables_stand_where_the_grammar_has_relations(text, names):
 @pytest.mark.parametrize("after", ["", " x", " AS x", " WHERE true", " JOIN u ON true"])
 def test_time_travel_ends_where_its_expression_ends(travel, moment, after):
     name = SqlText(f"SELECT * FROM ns.t {travel}{after}").query_tables[0]
-    assert (str(name), name.moment) == ("ns.t", moment)
+    assert (str(name), name.version) == ("ns.t", moment)
     assert name.travel is (Travel.VERSION if "VERSION" in travel else Travel.TIMESTAMP)
     assert (name.alias_at is None) == after.endswith("x")
 
