@@ -1,4 +1,4 @@
-"""A lake: a catalog of tables and the Spark session that works on them."""
+"""A lake: a catalog of tables and a Spark session."""
 
 from __future__ import annotations
 
@@ -55,30 +55,31 @@ def connect(
 ) -> Lake:
     """Open a lake.
 
-    `connect("lake")` is the embedded default: a SQLite catalog and files in that folder. A
-    `catalog` is the name of one in PyIceberg's configuration, or a PyIceberg catalog. Other
-    `properties` (`uri=`, `type=`, …) go to `pyiceberg.catalog.load_catalog`.
+    `connect("lake")` opens the embedded default: a SQLite catalog and files in that folder. A
+    `catalog` is a PyIceberg catalog or the name of one in PyIceberg's configuration. Other
+    `properties` (`uri=`, `type=`, …) are passed to `pyiceberg.catalog.load_catalog`.
 
     >>> lake = icefloe.connect("lake")  # doctest: +SKIP
     """
     lake = Lake(open_catalog(warehouse, catalog, properties), spark)
-    _ = lake.spark  # found or started now
+    _ = lake.spark  # fail or start now, not at the first statement
     _opened[:] = [*(earlier for earlier in _opened if earlier() is not None), ref(lake)]
     return lake
 
 
 def last_opened() -> Lake:
-    """The lake that `connect` opened last, of those the program still holds."""
+    """The lake that `connect` opened last and that is still referenced."""
     for opened in reversed(_opened):
         if (lake := opened()) is not None:
             return lake
-    raise StatementError("No lake is open. Call icefloe.connect(), or give lake=.")
+    raise StatementError("No lake is open. Call icefloe.connect(), or pass lake=.")
 
 
 class Lake:
-    """Tables by name; a context manager that stops nothing it did not start.
+    """Tables by name, and SQL on them; a context manager.
 
-    A Spark session that icefloe started ends with the last lake that uses it.
+    A Spark session that icefloe started is stopped with the last lake that uses it; others are
+    left running.
     """
 
     def __init__(self, catalog: Catalog, spark: SparkSession | None = None) -> None:
@@ -105,7 +106,7 @@ class Lake:
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session; a lake opened without one finds or starts it when first asked."""
+        """The Spark session; a lake without one uses the active session or starts one."""
         if self._spark is None:
             self._spark = session_of(None, self)
         return self._spark
@@ -124,7 +125,7 @@ class Lake:
 
     @scrubbed()
     def create_namespace(self, name: str) -> None:
-        """Make a namespace; one that is there already is left as it is."""
+        """Create a namespace if it does not exist."""
         try:
             self._catalog.create_namespace(name)
         except NamespaceAlreadyExistsError:
@@ -135,13 +136,13 @@ class Lake:
         """Names of the tables, of one namespace or of all."""
         spaces = [(namespace,)] if namespace else self._catalog.list_namespaces()
         try:
-            found = [name for space in spaces for name in self._catalog.list_tables(space)]
+            names = [name for space in spaces for name in self._catalog.list_tables(space)]
         except NoSuchNamespaceError as missing:
             raise TableNotFoundError(f"There is no namespace {namespace!r}.") from missing
-        return sorted(".".join(name) for name in found)
+        return sorted(".".join(name) for name in names)
 
     def table(self, name: str) -> Table:
-        """A table that exists."""
+        """An existing table; raises TableNotFoundError."""
         full = _full_name(name)
         self.load(full)
         return Table(self, full)
@@ -158,7 +159,7 @@ class Lake:
         format_version: int = 2,
         if_not_exists: bool = False,
     ) -> Table:
-        """Make a table; its namespace is made when missing.
+        """Create a table, and its namespace if it does not exist.
 
         `schema` is a DDL text, a Spark, PyIceberg or Arrow schema, or a frame that has one.
         """
@@ -182,19 +183,19 @@ class Lake:
                 sort_order=order,
                 properties={**stored, "format-version": str(format_version)},
             )
-        except TableAlreadyExistsError as there:
+        except TableAlreadyExistsError as existing:
             if not if_not_exists:
                 raise TableExistsError(
                     f"Table {full} exists already. Use lake.table({full!r}), or if_not_exists=True."
-                ) from there
+                ) from existing
         return Table(self, full)
 
     @scrubbed()
     def drop_table(self, name: str, *, purge: bool = False, if_exists: bool = False) -> None:
         """Drop a table; with `purge` its files are deleted too.
 
-        Purging is refused where the table has `gc.enabled` = `false`. Files outside its folders,
-        and files that another table needs, stay.
+        A table with `gc.enabled` = `false` cannot be purged. Files outside its folders and files
+        that another table needs are kept.
         """
         full = _full_name(name)
         try:
@@ -215,33 +216,33 @@ class Lake:
             self._catalog.rename_table(_full_name(old), target)
         except NoSuchTableError as missing:
             raise TableNotFoundError(f"Table {_full_name(old)} does not exist.") from missing
-        except TableAlreadyExistsError as there:
-            raise TableExistsError(f"Table {target} exists already.") from there
+        except TableAlreadyExistsError as existing:
+            raise TableExistsError(f"Table {target} exists already.") from existing
 
     @scrubbed()
     def load(self, full: str) -> IcebergTable:
-        """The PyIceberg table of that full name, as it is now."""
+        """The current PyIceberg table of that full name; raises TableNotFoundError."""
         try:
             return self._catalog.load_table(full)
         except (NoSuchTableError, NoSuchNamespaceError) as missing:
-            near = ", ".join(self._tables_beside(full)) or "(none)"
+            others = ", ".join(self._tables_beside(full)) or "(none)"
             raise TableNotFoundError(
-                f"Table {full} does not exist. Tables of that namespace: {near}."
+                f"Table {full} does not exist. Tables of that namespace: {others}."
             ) from missing
 
     @scrubbed()
     def sql(self, text: str, **sources: object) -> SqlResult:
-        """Run SQL: a query gives a DataFrame, DML a `DmlResult`, DDL a DataFrame like Spark's.
+        """Run SQL: a query returns a DataFrame, DML a `DmlResult`, DDL a DataFrame like Spark's.
 
-        A name in `sources` (DataFrame, Arrow table, pandas frame, dicts) is a table of that text.
-        With several statements, between semicolons, the result is the last one's.
+        A name in `sources` (DataFrame, Arrow table, pandas frame, dicts) is a table in that text.
+        Of several statements, separated by semicolons, the last result is returned.
 
         >>> lake.sql("SELECT * FROM shop.orders WHERE id = 1").show()  # doctest: +SKIP
         """
         return run_sql(text, sources, self)
 
     def context(self, read_state: Callable[[str], TableState]) -> Context:
-        """What a statement on one table of this lake runs with."""
+        """The context of a statement on one table of this lake."""
         names = Names(self)
         return Context(
             self.spark,
@@ -265,11 +266,11 @@ def open_catalog(
     if isinstance(catalog, Catalog):
         return catalog
     if catalog is not None:
-        given = {"warehouse": str(warehouse)} if warehouse is not None else {}
-        return _load(catalog, {**given, **properties})
+        location = {"warehouse": str(warehouse)} if warehouse is not None else {}
+        return _load(catalog, {**location, **properties})
     if properties:
-        given = {"warehouse": _uri(warehouse)} if warehouse is not None else {}
-        return _load(EMBEDDED_CATALOG, {**given, **properties})
+        location = {"warehouse": _uri(warehouse)} if warehouse is not None else {}
+        return _load(EMBEDDED_CATALOG, {**location, **properties})
     if warehouse is None:
         raise StatementError(
             "connect() needs a warehouse folder, a catalog, or catalog properties such as uri=."
@@ -283,7 +284,7 @@ def _load(name: str, properties: dict[str, Any]) -> Catalog:
         return load_catalog(name, **properties)
     except Exception as wrong:
         if isinstance(wrong, ValueError) or reveals(wrong):
-            # PyIceberg's message may list all properties: the traceback is not to show it.
+            # PyIceberg's message may list all properties, so the traceback must not show it.
             raise StatementError(f"PyIceberg cannot open the catalog {name!r}: {wrong}") from None
         raise
 
@@ -306,23 +307,23 @@ def _embedded(folder: Path) -> Catalog:
 
 
 def _plain(folder: str | Path) -> Path:
-    """The folder's path without `..`, which Spark and Iceberg spell each in its way."""
+    """The absolute path without `..`, which Spark and Iceberg resolve differently."""
     return Path(os.path.abspath(Path(folder).expanduser()))  # noqa: PTH100 - follows no link
 
 
 def _uri(warehouse: str | Path) -> str:
-    """A warehouse given as a folder, as a URI; other locations as they are."""
+    """The URI of a warehouse folder; other locations unchanged."""
     text = str(warehouse)
     return text if "://" in text else f"file://{_plain(text)}"
 
 
 def _refuse_location(name: str) -> None:
-    """Refuse names from which no location can be made."""
-    unusable = [mark for mark in name if mark in "#?" or not mark.isprintable()]
+    """Refuse names that no Iceberg location can contain."""
+    unusable = [char for char in name if char in "#?" or not char.isprintable()]
     if unusable:
         raise StatementError(
-            f"A table cannot be called {name!r}: its files could not be found again, for "
-            f"{unusable[0]!r} has no place in an Iceberg location. Choose another name."
+            f"A table cannot be named {name!r}: an Iceberg location cannot contain "
+            f"{unusable[0]!r}. Choose another name."
         )
 
 

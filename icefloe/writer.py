@@ -18,7 +18,7 @@ _MODES = {"append": "append", "overwrite": "overwrite", _REPLACE_WHERE: "replace
 @masked_repr
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Rows on their way into a table; nothing happens before `save()`."""
+    """Rows to be written into a table; nothing happens before `save()`."""
 
     _rows: object
     _lake: Lake | None = None
@@ -32,16 +32,16 @@ class Writer:
         return replace(self, _mode=str(mode).lower())
 
     def option(self, name: str, value: Any) -> Writer:
-        """`replaceWhere`, the predicate, or an option of `replace_where` such as `scope`."""
+        """The predicate `replaceWhere`, or an option of `replace_where` such as `scope`."""
         key = _REPLACE_WHERE if name.lower() == _REPLACE_WHERE else name
         return replace(self, _options={**self._options, key: value})
 
     def save(self, table: str) -> DmlResult:
-        """Write the rows into a table that exists."""
+        """Write the rows into an existing table."""
         lake = self._lake or last_opened()
         target = lake.table(table)
         options = dict(self._options)
-        if _REPLACE_WHERE in options:  # None too: a predicate that was forgotten is refused
+        if _REPLACE_WHERE in options:  # even if None: replace_where refuses a missing predicate
             statement = target.replace_where(options.pop(_REPLACE_WHERE), self._rows)
             return statement.with_options(**_as_python(options)).execute()
         self._refuse_without_predicate(options)
@@ -59,13 +59,11 @@ class Writer:
                 "Mode 'replaceWhere' has no predicate. Add .option('replaceWhere', predicate)."
             )
         if options:
-            raise StatementError(
-                f"Option {next(iter(options))!r} goes with the option 'replaceWhere' only."
-            )
+            raise StatementError(f"Option {next(iter(options))!r} needs the option 'replaceWhere'.")
 
 
 def write(rows: object, lake: Lake | None = None) -> Writer:
-    """Begin to write `rows` into a table of `lake`, or of the lake opened last.
+    """A writer of `rows` into a table of `lake`, by default the lake opened last.
 
     >>> icefloe.write(df).mode("append").save("shop.orders")  # doctest: +SKIP
     """
@@ -73,7 +71,7 @@ def write(rows: object, lake: Lake | None = None) -> Writer:
 
 
 def _as_python(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Option values as Spark users write them: a flag and a number may be text."""
+    """Option values as Spark users write them: flags and numbers may be strings."""
     return {name: _plain(name, value) for name, value in options.items()}
 
 

@@ -1,4 +1,7 @@
-"""CREATE, DROP and ALTER on the lake; each gives an empty DataFrame, as Spark does."""
+"""Run CREATE, DROP and ALTER, and parse table properties.
+
+Each statement returns an empty DataFrame, as in Spark.
+"""
 
 from __future__ import annotations
 
@@ -37,83 +40,6 @@ from icefloe.sql.syntax import (
     SetProperties,
 )
 from icefloe.table import Table
-
-# -------------------------------------------------------------------------------------------------
-# Table properties as SQL spells them: Spark's quoted names, and Trino's with underscores.
-
-FORMAT_VERSION = "format-version"
-_BY_TRINO = {
-    name.replace(".", "_").replace("-", "_"): name
-    for name in (*(declared.name for declared in TABLE_PROPERTIES), FORMAT_VERSION)
-}
-
-
-def stored_name(name: str) -> str:
-    """Iceberg's name of a property that may be in Trino's spelling."""
-    return _BY_TRINO.get(name.lower(), name)
-
-
-def parse_property(cursor: Cursor) -> tuple[str, str | list[str]]:
-    """`name = value`, where the value is a literal or Trino's ARRAY['…', …]."""
-    name = _key(cursor)
-    cursor.take("=")
-    if cursor.take("ARRAY", "["):
-        return name, _array(cursor)
-    sign = "-" if cursor.take("-") else ""
-    if cursor.done():
-        raise cursor.expected("a value")
-    token = cursor.tokens[cursor.at]
-    if token.kind is TokenKind.STRING and not sign:
-        value = string_value(token.text)
-    elif token.kind is TokenKind.NUMBER or token.word in ("TRUE", "FALSE"):
-        value = sign + token.text.lower()
-    else:
-        raise cursor.expected("a string, a number, TRUE or FALSE")
-    cursor.at += 1
-    return name, value
-
-
-def parse_properties(cursor: Cursor) -> dict[str, str]:
-    """`('name' = 'value', …)` under Iceberg's names."""
-    found: dict[str, str] = {}
-    for part in cursor.parenthesised("a property"):
-        inside = cursor.inside(part)
-        add_property(found, *parse_property(inside))
-        inside.finish()
-    return found
-
-
-def add_property(found: dict[str, str], name: str, value: str | list[str]) -> None:
-    """Put a property beside others; refuses one that is given twice."""
-    stored = stored_name(name)
-    if isinstance(value, list):
-        raise StatementError(f"Table property {name!r} takes one value, not an ARRAY.")
-    if stored in found:
-        raise StatementError(f"Table property {stored!r} is given twice.")
-    found[stored] = value
-
-
-def _key(cursor: Cursor) -> str:
-    """A property's name: a string, or words with dots and dashes between."""
-    if not cursor.done() and cursor.tokens[cursor.at].kind is TokenKind.STRING:
-        return cursor.string()
-    start = cursor.at
-    parts = [*cursor.dotted("a property's name")]
-    text = ".".join(parts)
-    while cursor.word() == "-" and cursor.at > start:
-        cursor.at += 1
-        text += "-" + ".".join(cursor.dotted("a property's name"))
-    return text
-
-
-def _array(cursor: Cursor) -> list[str]:
-    values = []
-    while cursor.word() != "]":
-        values.append(cursor.string())
-        if not cursor.take(","):
-            break
-    cursor.need("]")
-    return values
 
 
 class SqlLake(Tables, Protocol):
@@ -177,7 +103,9 @@ def _create(create: CreateTable, names: Names, lake: SqlLake, whole: str) -> Non
     properties = dict(create.properties)
     version = properties.pop(FORMAT_VERSION, "2")
     if not version.isdecimal():
-        raise StatementError(f"Table property {FORMAT_VERSION!r} is 1 or 2, not {version!r}.")
+        raise StatementError(
+            f"Invalid value {version!r} for table property {FORMAT_VERSION!r}: expected 1 or 2."
+        )
     if create.columns is not None:
         check_columns(create.columns, whole)
     rows: DataFrame | None = None
@@ -199,22 +127,22 @@ def _create(create: CreateTable, names: Names, lake: SqlLake, whole: str) -> Non
         )
     except TableExistsError:
         if create.if_not_exists:
-            return  # with a query too: its rows are not for a table that was there
+            return  # the rows of a query are not for an existing table either
         raise
     if rows is not None:
         _fill(table, rows, lake)
 
 
 def _fill(table: Table, rows: DataFrame, lake: SqlLake) -> None:
-    """Write the query's rows; without them the table goes again, unless another took its name."""
-    made = table.iceberg.metadata.table_uuid
+    """Write the rows of the query; if that fails, drop the table that was created for them."""
+    created = table.iceberg.metadata.table_uuid
     try:
         table.append(rows)
     except CommitStateUnknownError:
         raise
     except BaseException:
         with suppress(TableNotFoundError):
-            if table.iceberg.metadata.table_uuid == made:
+            if table.iceberg.metadata.table_uuid == created:  # not another of its name
                 lake.drop_table(table.name)
         raise
 
@@ -228,19 +156,19 @@ def _create_namespace(name: Name, if_not_exists: bool, lake: SqlLake) -> None:
 
 def _drop_columns(drop: DropColumns, lake: SqlLake) -> None:
     table = lake.load(full_name(drop.table))
-    wanted = []
+    paths = []
     for column in drop.columns:
         try:
-            wanted.append(_path(column, table.schema()))
+            paths.append(_path(column, table.schema()))
         except ColumnNotFoundError:
             if not drop.if_exists:
                 raise
-    if wanted:
-        drop_columns(table, wanted)
+    if paths:
+        drop_columns(table, paths)
 
 
 def _rename(old: Name, new: Name, lake: SqlLake) -> None:
-    """Rename; a new name of one part stays in the old one's namespace."""
+    """Rename; a new name without a namespace keeps the namespace of the old one."""
     before = full_name(old)
     lake.rename_table(
         before, full_name((*before.split(".")[:-1], new[0]) if len(new) == 1 else new)
@@ -248,14 +176,94 @@ def _rename(old: Name, new: Name, lake: SqlLake) -> None:
 
 
 def _path(name: Name, schema: Schema) -> str:
-    """A column as the schema knows it: struct fields with dots between."""
+    """The path of a column or struct field in the schema."""
     if len(name) > 1 and any("." in part for part in name):
-        raise StatementError(f"{'.'.join(name)!r}: fields with dots in their names are not found.")
+        raise StatementError(
+            f"{'.'.join(name)!r}: struct fields with dots in their names are not supported."
+        )
     path, top = ".".join(name), [field.name for field in schema.fields]
     try:
         schema.find_field(path, case_sensitive=False)
     except ValueError:
         raise ColumnNotFoundError(path, top) from None
-    if len(name) == 1 and path.lower() not in {known.lower() for known in top}:
-        raise ColumnNotFoundError(path, top)  # in backticks a dot leads into no struct
+    if len(name) == 1 and path.lower() not in {column.lower() for column in top}:
+        raise ColumnNotFoundError(path, top)  # a dot in backticks is part of the name
     return path
+
+
+# -------------------------------------------------------------------------------------------------
+# Table properties in SQL: quoted names as in Spark, or names with underscores as in Trino
+
+FORMAT_VERSION = "format-version"
+_BY_TRINO = {
+    name.replace(".", "_").replace("-", "_"): name
+    for name in (*(declared.name for declared in TABLE_PROPERTIES), FORMAT_VERSION)
+}
+
+
+def stored_name(name: str) -> str:
+    """The Iceberg name of a property, which may be in Trino's spelling."""
+    return _BY_TRINO.get(name.lower(), name)
+
+
+def parse_property(cursor: Cursor) -> tuple[str, str | list[str]]:
+    """Read `name = value`; the value is a literal or Trino's ARRAY['…', …]."""
+    name = _key(cursor)
+    cursor.take("=")
+    if cursor.take("ARRAY", "["):
+        return name, _array(cursor)
+    sign = "-" if cursor.take("-") else ""
+    if cursor.done():
+        raise cursor.expected("a value")
+    token = cursor.tokens[cursor.at]
+    if token.kind is TokenKind.STRING and not sign:
+        value = string_value(token.text)
+    elif token.kind is TokenKind.NUMBER or token.word in ("TRUE", "FALSE"):
+        value = sign + token.text.lower()
+    else:
+        raise cursor.expected("a string, a number, TRUE or FALSE")
+    cursor.at += 1
+    return name, value
+
+
+def parse_properties(cursor: Cursor) -> dict[str, str]:
+    """Read `('name' = 'value', …)`; returns values by Iceberg name."""
+    properties: dict[str, str] = {}
+    for part in cursor.parenthesised("a property"):
+        inside = cursor.inside(part)
+        add_property(properties, *parse_property(inside))
+        inside.finish()
+    return properties
+
+
+def add_property(properties: dict[str, str], name: str, value: str | list[str]) -> None:
+    """Add a property; refuses duplicates."""
+    stored = stored_name(name)
+    if isinstance(value, list):
+        raise StatementError(f"Table property {name!r} takes one value, not an ARRAY.")
+    if stored in properties:
+        raise StatementError(f"Table property {stored!r} is given twice.")
+    properties[stored] = value
+
+
+def _key(cursor: Cursor) -> str:
+    """Read a property name: a string, or words joined by dots and dashes."""
+    if not cursor.done() and cursor.tokens[cursor.at].kind is TokenKind.STRING:
+        return cursor.string()
+    start = cursor.at
+    parts = [*cursor.dotted("a property name")]
+    text = ".".join(parts)
+    while cursor.word() == "-" and cursor.at > start:
+        cursor.at += 1
+        text += "-" + ".".join(cursor.dotted("a property name"))
+    return text
+
+
+def _array(cursor: Cursor) -> list[str]:
+    values = []
+    while cursor.word() != "]":
+        values.append(cursor.string())
+        if not cursor.take(","):
+            break
+    cursor.need("]")
+    return values

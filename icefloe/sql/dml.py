@@ -1,9 +1,8 @@
-"""INSERT, UPDATE, DELETE and MERGE: what was parsed → the statements that the builders make."""
+"""Run INSERT, UPDATE, DELETE, MERGE, TRUNCATE and OPTIMIZE as the statements of the builders."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -44,164 +43,8 @@ from icefloe.statements import (
     WriteStatement,
 )
 
-# -------------------------------------------------------------------------------------------------
-# INSERT in its forms: the query's rows fitted to the table, then appended or put in place.
-
 _OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
-
-
-def run_insert(insert: Insert, names: Names, context: Context, whole: str) -> DmlResult:
-    """Run an INSERT."""
-    state = context.read_state(MAIN)
-    rows = _fitted(insert, run_query(insert.query, names, whole), state)
-    match insert.kind:
-        case InsertKind.INTO:
-            return run(_write(WriteKind.APPEND, rows, state, context), context)
-        case InsertKind.REPLACE_USING:
-            return run(UsingStatement(insert.using, rows), context)
-        case InsertKind.REPLACE_WHERE:
-            return _replace_where(insert, rows, context)
-    if insert.partition is not None:
-        return run(_of_partition(insert, rows), context)
-    if _is_dynamic(context, state):
-        statement = _write(WriteKind.OVERWRITE_PARTITIONS, rows, state, context)
-        return run(statement, context)
-    return run(_write(WriteKind.OVERWRITE, rows, state, context), context)
-
-
-def explain_insert(insert: Insert, names: Names, context: Context, whole: str) -> str:
-    """What an INSERT would do; the query is analysed, not run."""
-    state = context.read_state(MAIN)
-    rows = _fitted(insert, run_query(insert.query, names, whole), state)
-    match insert.kind:
-        case InsertKind.REPLACE_USING:
-            return str(explain(UsingStatement(insert.using, rows), context))
-        case InsertKind.REPLACE_WHERE:
-            return _explain_replace_where(insert, rows, context)
-        case InsertKind.OVERWRITE if insert.partition is not None:
-            return str(explain(_of_partition(insert, rows), context))
-    fit_rows(rows, state, context.spark)
-    at = f"{state.name} at snapshot {state.snapshot_id}"
-    if insert.kind is InsertKind.INTO:
-        return f"append to {at}\n  rows become new data files; no file of the table is read"
-    if _is_dynamic(context, state):
-        return f"overwrite partitions of {at}\n  those that the new rows lie in are replaced"
-    return f"overwrite {at}\n  {_existing(state)} replaced; no file of the table is read"
-
-
-def explain_truncate(context: Context) -> str:
-    """What a TRUNCATE would do."""
-    state = context.read_state(MAIN)
-    return (
-        f"truncate {state.name} at snapshot {state.snapshot_id}\n"
-        f"  {_existing(state)} removed, by metadata alone"
-    )
-
-
-def _existing(state: TableState) -> str:
-    summary = state.snapshot.summary if state.snapshot else None
-    facts = summary.additional_properties if summary else {}
-    files, rows = facts.get("total-data-files", "0"), facts.get("total-records", "0")
-    return f"{files} data files of {rows} rows are"
-
-
-def _write(kind: WriteKind, rows: DataFrame, state: TableState, context: Context) -> WriteStatement:
-    return WriteStatement(kind, fit_rows(rows, state, context.spark))
-
-
-def _is_dynamic(context: Context, state: TableState) -> bool:
-    """Whether the session asks for Spark's dynamic overwrite, and the table has partitions."""
-    mode = str(context.spark.conf.get(_OVERWRITE_MODE, "static"))
-    return mode.lower() == "dynamic" and not state.metadata.spec().is_unpartitioned()
-
-
-def _replace_where(insert: Insert, rows: DataFrame, context: Context) -> DmlResult:
-    """By partitions where the predicate goes by them, else by rows."""
-    by_partitions, by_rows = _of_predicate(insert, rows)
-    try:
-        return run(by_partitions, context)
-    except ReplaceWhereError:
-        return run(by_rows, context)
-
-
-def _explain_replace_where(insert: Insert, rows: DataFrame, context: Context) -> str:
-    by_partitions, by_rows = _of_predicate(insert, rows)
-    try:
-        return str(explain(by_partitions, context))
-    except ReplaceWhereError:
-        return str(explain(by_rows, context))
-
-
-def _of_predicate(insert: Insert, rows: DataFrame) -> tuple[ReplaceStatement, ReplaceStatement]:
-    statement = ReplaceStatement((Replacement(str(insert.predicate), rows),))
-    rowwise = replace(statement, options=statement.options.with_(scope=Scope.ROWS))
-    return statement, rowwise
-
-
-def _of_partition(insert: Insert, rows: DataFrame) -> ReplaceStatement:
-    terms = [
-        f"{quote(column)} IS NULL"
-        if value.text.upper() == "NULL"
-        else f"{quote(column)} = ({value.text}\n)"
-        for column, value in insert.partition or ()
-    ]
-    return ReplaceStatement((Replacement(" AND ".join(terms), rows),))
-
-
-def _fitted(insert: Insert, rows: DataFrame, state: TableState) -> DataFrame:
-    """The query's rows under the table's names: by position, or by name where that is said."""
-    schema = spark_schema(state.schema)
-    fixed = {
-        (name := _known(column, schema)): expression(value.text).cast(schema[name].dataType)
-        for column, value in insert.partition or ()
-    }
-    with translate_spark_errors():
-        given = rows.schema.names
-    if insert.by_name:
-        places = {_known(name, schema): i for i, name in enumerate(given)}
-        if len(places) < len(given):
-            raise SchemaMismatchError("The query gives a column twice.")
-    else:
-        places = {name: i for i, name in enumerate(_by_position(insert, given, schema, fixed))}
-    both = sorted(set(places) & set(fixed))
-    if both:
-        raise SchemaMismatchError(f"PARTITION gives {both[0]!r}, and so does the query.")
-    numbered = rows.toDF(*(f"c{i}" for i in range(len(given))))
-
-    def value(name: str) -> Column:
-        if name in places:
-            return quoted(f"c{places[name]}")
-        return fixed.get(name, F.lit(None))
-
-    with translate_spark_errors():
-        return numbered.select(*(value(name).alias(name) for name in schema.names))
-
-
-def _by_position(
-    insert: Insert, given: list[str], schema: StructType, fixed: dict[str, Column]
-) -> list[str]:
-    if insert.columns is not None:
-        wanted = [_known(name, schema) for name in insert.columns]
-    else:
-        wanted = [name for name in schema.names if name not in fixed]
-    if len(given) != len(wanted):
-        raise SchemaMismatchError(
-            f"The query gives {len(given)} columns, but {len(wanted)} are needed: "
-            f"{', '.join(wanted)}."
-        )
-    return wanted
-
-
-def _known(name: str, schema: StructType) -> str:
-    for known in schema.names:
-        if known.lower() == name.lower():
-            return str(known)
-    raise ColumnNotFoundError(name, schema.names)
-
-
 _ALL_OF = "SELECT * FROM "
-
-Ready: TypeAlias = RowStatement | MergeStatement
 
 
 def run_dml(parsed: syntax.WithDml, names: Names, whole: str) -> DmlResult:
@@ -211,45 +54,45 @@ def run_dml(parsed: syntax.WithDml, names: Names, whole: str) -> DmlResult:
         target = _Target.of(parsed, names, whole, views)
         match parsed.statement:
             case syntax.Insert() as insert:
-                return run_insert(insert, target.names, target.context, whole)
+                return _run_insert(insert, target.names, target.context, whole)
             case syntax.Truncate():
                 return run(WriteStatement(WriteKind.TRUNCATE), target.context)
             case syntax.Optimize(_, where):
                 return compact(target.context, target.text(where), None)
             case _ as statement:
-                return run(target.ready(statement), target.context)
+                return run(target.statement(statement), target.context)
 
 
 def explain_dml(parsed: syntax.WithDml, names: Names, whole: str) -> str:
-    """What a DML statement would do, for people."""
+    """The plan of a DML statement, for people."""
     spark = names.tables.spark
     with TempViews(spark) as views, placed_errors(parsed.statement.expressions(), spark, whole):
         target = _Target.of(parsed, names, whole, views)
         match parsed.statement:
             case syntax.Insert() as insert:
-                return explain_insert(insert, target.names, target.context, whole)
+                return _explain_insert(insert, target.names, target.context, whole)
             case syntax.Truncate():
-                return explain_truncate(target.context)
+                return _explain_truncate(target.context)
             case syntax.Optimize():
                 raise StatementError("EXPLAIN OPTIMIZE is not supported.")
             case _ as statement:
-                return str(explain(target.ready(statement), target.context))
+                return str(explain(target.statement(statement), target.context))
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """The table that a statement changes, and how its texts are read."""
+    """The table that a statement changes, and how the statement's names are resolved."""
 
     names: Names
     context: Context
     whole: str
     table: syntax.Name
     alias: str | None
-    read_by_with: bool  # whether a WITH before the statement reads it too
+    read_by_with: bool  # whether the WITH before the statement reads this table
 
     @classmethod
     def of(cls, parsed: syntax.WithDml, names: Names, whole: str, views: TempViews) -> _Target:
-        """Read the table's state, once: wherever the statement names it, it sees these rows."""
+        """Read the state of the table once: everywhere in the statement it has the same rows."""
         statement = parsed.statement
         alias = getattr(statement, "alias", None)
         full = full_name(statement.table)
@@ -262,7 +105,9 @@ class _Target:
         context = replace(_context(state, names), views=views)
         return cls(names, context, whole, statement.table, alias, read_by_with)
 
-    def ready(self, statement: syntax.UpdateTable | syntax.DeleteFrom | syntax.MergeInto) -> Ready:
+    def statement(
+        self, statement: syntax.UpdateTable | syntax.DeleteFrom | syntax.MergeInto
+    ) -> RowStatement | MergeStatement:
         match statement:
             case syntax.UpdateTable():
                 return RowStatement(
@@ -318,19 +163,19 @@ class _Target:
         return unqualified(part.text, (*own, *others))
 
     def _column(self, name: syntax.Name, schema: StructType) -> str:
-        """The column that an assignment names, without what qualifies it."""
-        known = {field.name.lower() for field in schema.fields}
+        """The column of an assignment, without its qualifier."""
+        columns = {field.name.lower() for field in schema.fields}
         for qualifier in ((self.alias or self.table[-1],), self.table):
             width = len(qualifier)
-            given = tuple(part.lower() for part in name[:width])
-            if given != tuple(part.lower() for part in qualifier) or len(name) == width:
+            prefix = tuple(part.lower() for part in name[:width])
+            if prefix != tuple(part.lower() for part in qualifier) or len(name) == width:
                 continue
-            if name[width].lower() in known or name[0].lower() not in known:
+            if name[width].lower() in columns or name[0].lower() not in columns:
                 name = name[width:]
                 break
         if len(name) > 1 and any("." in part for part in name):
             raise ColumnNotFoundError(".".join(name), schema.names)
-        if "." in name[0] and name[0].lower() not in known:
+        if "." in name[0] and name[0].lower() not in columns:
             raise ColumnNotFoundError(name[0], schema.names)
         return ".".join(name)
 
@@ -340,9 +185,163 @@ def _names_target(query: SqlText, names: Names) -> bool:
 
 
 def _context(state: TableState, names: Names) -> Context:
-    """What the statement runs with: the table as it was read, names resolved our way."""
+    """The context of the statement: one state of the table, and the names of the whole text."""
 
     def rows_of(name: TableName, reading: TableState) -> DataFrame | None:
         return replace(names, reading=reading).rows(name)
 
     return replace(names.tables.context(lambda _branch: state), rows_of=rows_of)
+
+
+# -------------------------------------------------------------------------------------------------
+# INSERT
+
+
+def _run_insert(insert: Insert, names: Names, context: Context, whole: str) -> DmlResult:
+    """Run an INSERT."""
+    state = context.read_state(MAIN)
+    rows = _fitted(insert, run_query(insert.query, names, whole), state)
+    match insert.kind:
+        case InsertKind.INTO:
+            return run(_write(WriteKind.APPEND, rows, state, context), context)
+        case InsertKind.REPLACE_USING:
+            return run(UsingStatement(insert.using, rows), context)
+        case InsertKind.REPLACE_WHERE:
+            return _replace_where(insert, rows, context)
+    if insert.partition is not None:
+        return run(_of_partition(insert, rows), context)
+    if _is_dynamic(context, state):
+        statement = _write(WriteKind.OVERWRITE_PARTITIONS, rows, state, context)
+        return run(statement, context)
+    return run(_write(WriteKind.OVERWRITE, rows, state, context), context)
+
+
+def _explain_insert(insert: Insert, names: Names, context: Context, whole: str) -> str:
+    """The plan of an INSERT; the query is analysed, not run."""
+    state = context.read_state(MAIN)
+    rows = _fitted(insert, run_query(insert.query, names, whole), state)
+    match insert.kind:
+        case InsertKind.REPLACE_USING:
+            return str(explain(UsingStatement(insert.using, rows), context))
+        case InsertKind.REPLACE_WHERE:
+            return _explain_replace_where(insert, rows, context)
+        case InsertKind.OVERWRITE if insert.partition is not None:
+            return str(explain(_of_partition(insert, rows), context))
+    fit_rows(rows, state, context.spark)
+    at = f"{state.name} at snapshot {state.snapshot_id}"
+    if insert.kind is InsertKind.INTO:
+        return f"append to {at}\n  rows become new data files; no file of the table is read"
+    if _is_dynamic(context, state):
+        return f"overwrite partitions of {at}\n  the partitions of the new rows are replaced"
+    return f"overwrite {at}\n  {_existing(state)} replaced; no file of the table is read"
+
+
+def _explain_truncate(context: Context) -> str:
+    """The plan of a TRUNCATE."""
+    state = context.read_state(MAIN)
+    return (
+        f"truncate {state.name} at snapshot {state.snapshot_id}\n"
+        f"  {_existing(state)} removed in metadata only"
+    )
+
+
+def _existing(state: TableState) -> str:
+    summary = state.snapshot.summary if state.snapshot else None
+    facts = summary.additional_properties if summary else {}
+    files, rows = facts.get("total-data-files", "0"), facts.get("total-records", "0")
+    return f"{files} data files of {rows} rows are"
+
+
+def _write(kind: WriteKind, rows: DataFrame, state: TableState, context: Context) -> WriteStatement:
+    return WriteStatement(kind, fit_rows(rows, state, context.spark))
+
+
+def _is_dynamic(context: Context, state: TableState) -> bool:
+    """Whether Spark's dynamic overwrite mode is set and the table is partitioned."""
+    mode = str(context.spark.conf.get(_OVERWRITE_MODE, "static"))
+    return mode.lower() == "dynamic" and not state.metadata.spec().is_unpartitioned()
+
+
+def _replace_where(insert: Insert, rows: DataFrame, context: Context) -> DmlResult:
+    """Replace whole partitions if the predicate selects partitions, else rows."""
+    by_partitions, by_rows = _of_predicate(insert, rows)
+    try:
+        return run(by_partitions, context)
+    except ReplaceWhereError:
+        return run(by_rows, context)
+
+
+def _explain_replace_where(insert: Insert, rows: DataFrame, context: Context) -> str:
+    by_partitions, by_rows = _of_predicate(insert, rows)
+    try:
+        return str(explain(by_partitions, context))
+    except ReplaceWhereError:
+        return str(explain(by_rows, context))
+
+
+def _of_predicate(insert: Insert, rows: DataFrame) -> tuple[ReplaceStatement, ReplaceStatement]:
+    statement = ReplaceStatement((Replacement(str(insert.predicate), rows),))
+    rowwise = replace(statement, options=statement.options.with_(scope=Scope.ROWS))
+    return statement, rowwise
+
+
+def _of_partition(insert: Insert, rows: DataFrame) -> ReplaceStatement:
+    terms = [
+        f"{quote(column)} IS NULL"
+        if value.text.upper() == "NULL"
+        else f"{quote(column)} = ({value.text}\n)"
+        for column, value in insert.partition or ()
+    ]
+    return ReplaceStatement((Replacement(" AND ".join(terms), rows),))
+
+
+def _fitted(insert: Insert, rows: DataFrame, state: TableState) -> DataFrame:
+    """The rows of the query with the columns of the table, matched by position or by name."""
+    schema = spark_schema(state.schema)
+    fixed = {
+        (name := _column_name(column, schema)): expression(value.text).cast(schema[name].dataType)
+        for column, value in insert.partition or ()
+    }
+    with translate_spark_errors():
+        selected = rows.schema.names
+    if insert.by_name:
+        indexes = {_column_name(name, schema): i for i, name in enumerate(selected)}
+        if len(indexes) < len(selected):
+            raise SchemaMismatchError("The query gives a column twice.")
+    else:
+        columns = _by_position(insert, len(selected), schema, fixed)
+        indexes = {name: i for i, name in enumerate(columns)}
+    both = sorted(set(indexes) & set(fixed))
+    if both:
+        raise SchemaMismatchError(f"Both PARTITION and the query give column {both[0]!r}.")
+    numbered = rows.toDF(*(f"c{i}" for i in range(len(selected))))
+
+    def value(name: str) -> Column:
+        if name in indexes:
+            return quoted(f"c{indexes[name]}")
+        return fixed.get(name, F.lit(None))
+
+    with translate_spark_errors():
+        return numbered.select(*(value(name).alias(name) for name in schema.names))
+
+
+def _by_position(
+    insert: Insert, count: int, schema: StructType, fixed: dict[str, Column]
+) -> list[str]:
+    """The columns of the table that the query's `count` columns are for."""
+    if insert.columns is not None:
+        columns = [_column_name(name, schema) for name in insert.columns]
+    else:
+        columns = [name for name in schema.names if name not in fixed]
+    if count != len(columns):
+        raise SchemaMismatchError(
+            f"The query gives {count} columns, but {len(columns)} are needed: {', '.join(columns)}."
+        )
+    return columns
+
+
+def _column_name(name: str, schema: StructType) -> str:
+    for column in schema.names:
+        if column.lower() == name.lower():
+            return str(column)
+    raise ColumnNotFoundError(name, schema.names)

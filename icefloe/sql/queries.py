@@ -1,4 +1,4 @@
-"""Queries: tables of the lake put in as DataFrames, the rest as written, run by Spark."""
+"""Run queries in Spark, with tables of the lake as DataFrames; map errors to the user's text."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _CONNECT_VIEW = len("_pyspark_connect_temp_view_") + 32
 
 
 def run_query(query: Slice, names: Names, whole: str, prefix: str = "") -> DataFrame:
-    """The rows of a query; `prefix` goes before it, as `SELECT * FROM` or EXPLAIN.
+    """The rows of a query after a `prefix` such as `SELECT * FROM` or EXPLAIN.
 
-    Frames are put in by the formatting of `spark.sql`, which holds them in the plan over Spark
-    Connect and drops its views elsewhere. The text's own braces are doubled for it.
+    DataFrames are passed to `spark.sql` as format arguments: it keeps them in the plan over Spark
+    Connect and drops its temporary views otherwise. Braces in the text are doubled for it.
     """
     text = SqlText(f"{prefix}{query.text}") if prefix else query.text
     if prefix.startswith("EXPLAIN"):
         named = [name.moved(len(prefix)) for name in query.text.query_tables]
     else:
         named = list(text.query_tables)
-    found = [(name, names.rows(name)) for name in named]
-    frames = [(name, rows) for name, rows in found if rows is not None]
+    resolved = [(name, names.rows(name)) for name in named]
+    frames = [(name, rows) for name, rows in resolved if rows is not None]
     with translate_spark_errors():
         try:
             return _run(text, frames, names)
@@ -46,27 +46,27 @@ def run_query(query: Slice, names: Names, whole: str, prefix: str = "") -> DataF
 
 
 def define_ctes(ctes: Ctes, names: Names, whole: str) -> dict[str, DataFrame]:
-    """What a WITH before a DML statement defines, by name."""
-    defined: dict[str, DataFrame] = {}
+    """The queries of a WITH before a DML statement, by name."""
+    frames: dict[str, DataFrame] = {}
     for name in ctes.names:
         query = Slice(SqlText(ctes.text.text + _ALL_OF + quote(name)), ctes.text.start)
-        defined[name.lower()] = run_query(query, names, whole)
-    return defined
+        frames[name.lower()] = run_query(query, names, whole)
+    return frames
 
 
 @contextmanager
 def placed_errors(expressions: Iterable[Slice], spark: SparkSession, whole: str) -> Iterator[None]:
-    """Show a ParseError of these expressions at its place in the user's text."""
+    """Raise a ParseError of these expressions with its position in the user's text."""
     try:
         yield
     except ParseError as wrong:
-        for expression in expressions:
-            _refuse_bad(expression, spark, whole)
+        for written in expressions:
+            _refuse_invalid(written, spark, whole)
         raise wrong from None
 
 
-def _refuse_bad(written: Slice, spark: SparkSession, whole: str) -> None:
-    """Let Spark parse an expression alone; names it does not know do not matter here."""
+def _refuse_invalid(written: Slice, spark: SparkSession, whole: str) -> None:
+    """Let Spark parse an expression alone; unknown names in it do not matter here."""
     for column in (F.expr(str(written.text)), expression(written.text)):
         try:
             with translate_spark_errors():
@@ -78,7 +78,7 @@ def _refuse_bad(written: Slice, spark: SparkSession, whole: str) -> None:
 
 
 def check_columns(columns: Slice, whole: str) -> None:
-    """Let Spark parse the columns of a CREATE TABLE, so that an error shows its place."""
+    """Let Spark parse the columns of a CREATE TABLE, for errors with a position."""
     try:
         with translate_spark_errors():
             DataType.fromDDL(str(columns.text))
@@ -90,19 +90,19 @@ def _run(text: SqlText, frames: list[tuple[TableName, DataFrame]], names: Names)
     spark = names.tables.spark
     if not frames:
         with translate_spark_errors():
-            return _looked_at(spark.sql(str(text)))
-    marks = [f"icefloe{uuid.uuid4().hex}" for _ in frames]
-    renamed = [(name, mark) for (name, _), mark in zip(frames, marks, strict=True)]
-    placed = rename_tables(text, renamed).text.replace("{", "{{").replace("}", "}}")
-    for mark in marks:
-        placed = placed.replace(mark, f"{{{mark}}}")
-    given: dict[str, Any] = {mark: rows for mark, (_, rows) in zip(marks, frames, strict=True)}
+            return _analysed(spark.sql(str(text)))
+    keys = [f"icefloe{uuid.uuid4().hex}" for _ in frames]
+    renamed = [(name, key) for (name, _), key in zip(frames, keys, strict=True)]
+    template = rename_tables(text, renamed).text.replace("{", "{{").replace("}", "}}")
+    for key in keys:
+        template = template.replace(key, f"{{{key}}}")
+    arguments: dict[str, Any] = {key: rows for key, (_, rows) in zip(keys, frames, strict=True)}
     with translate_spark_errors():
-        return _looked_at(spark.sql(placed, **given))
+        return _analysed(spark.sql(template, **arguments))
 
 
-def _looked_at(rows: DataFrame) -> DataFrame:
-    _ = rows.schema  # over Spark Connect this is what makes Spark look at it
+def _analysed(rows: DataFrame) -> DataFrame:
+    _ = rows.schema  # makes Spark Connect analyse the query now
     return rows
 
 
@@ -114,13 +114,13 @@ def _placed(
     prefix: str = "",
     frames: list[tuple[TableName, DataFrame]] | None = None,
 ) -> ParseError:
-    """The error with its place in the whole text, where Spark told one."""
+    """The error with its position in the whole text, if Spark reports a position."""
     if wrong.line is None or wrong.column is None:
         return wrong
     connect = any("connect" in type(rows).__module__ for _, rows in frames or ())
     view = "v" * (_CONNECT_VIEW if connect else _CLASSIC_VIEW)
-    spliced = rename_tables(text, [(name, view) for name, _ in frames or ()])
-    lines = spliced.text.split("\n")
-    place = sum(len(line) + 1 for line in lines[: wrong.line - 1]) + wrong.column - 1
-    inside = min(max(spliced.origin(place) - len(prefix), 0), len(written.text))
+    edited = rename_tables(text, [(name, view) for name, _ in frames or ()])
+    lines = edited.text.split("\n")
+    position = sum(len(line) + 1 for line in lines[: wrong.line - 1]) + wrong.column - 1
+    inside = min(max(edited.origin(position) - len(prefix), 0), len(written.text))
     return ParseError(wrong.reason, whole, written.start + inside)

@@ -1,4 +1,4 @@
-"""`lake.sql`: every statement of a text, parsed first, then run in order."""
+"""`lake.sql`: parse all statements of a text, then run them in order."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ SqlResult: TypeAlias = DataFrame | DmlResult
 
 
 def run_sql(text: str, sources: Mapping[str, object], lake: SqlLake) -> SqlResult:
-    """Run the statements of a text; the result is the last one's.
+    """Run the statements of a text and return the result of the last one.
 
-    Nothing runs unless all of them can be parsed. One that fails ends the run; those before it
-    are done.
+    Nothing runs unless all of them can be parsed. A statement that fails ends the run; the results
+    of those before it stay.
     """
     statements = parse_statements(text)
     names = Names(lake, _source_frames(sources, lake.spark))
@@ -76,15 +76,15 @@ def _explain(explain: Explain, names: Names, whole: str) -> DataFrame:
 
 
 # -------------------------------------------------------------------------------------------------
-# The `sources` of `lake.sql`: rows of any accepted kind, as DataFrames by name.
+# Sources: rows of any accepted kind as DataFrames
 
 
 def _source_frames(sources: Mapping[str, object], spark: SparkSession) -> dict[str, DataFrame]:
-    """Each source as a DataFrame, by its name in lower case, as Spark compares names."""
+    """DataFrames by name in lower case, since Spark ignores case in names."""
     frames: dict[str, DataFrame] = {}
     for name, rows in sources.items():
         if name.lower() in frames:
-            raise StatementError(f"Two sources are called {name!r}: case does not count.")
+            raise StatementError(f"Two sources are named {name!r}: case is ignored in names.")
         frames[name.lower()] = _frame(name, rows, spark)
     return frames
 
@@ -112,5 +112,5 @@ def _arrow(name: str, rows: object) -> pa.Table:
         return pa.table({key: pa.array([row.get(key) for row in rows]) for key in names})
     raise StatementError(
         f"Source {name!r} is a {type(rows).__name__}. A source is a Spark DataFrame, an Arrow "
-        "table or batch, a pandas frame, or a list of dicts that is not empty."
+        "table or batch, a pandas DataFrame, or a non-empty list of dicts."
     )

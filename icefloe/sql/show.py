@@ -1,4 +1,4 @@
-"""DESCRIBE and SHOW: what the catalog knows, as DataFrames in Spark's columns."""
+"""Run DESCRIBE and SHOW; results have Spark's columns."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def run_show(statement: Show, lake: SqlLake) -> DataFrame:
         case ShowCreateTable(table):
             return text_frame("createtab_stmt", [_create_text(full_name(table), lake)], lake.spark)
         case ShowProperties(table):
-            found = shown_properties(lake.load(full_name(table)).properties)
-            return _frame(("key", "value"), list(found.items()), lake.spark)
+            properties = shown_properties(lake.load(full_name(table)).properties)
+            return _frame(("key", "value"), list(properties.items()), lake.spark)
 
 
 def text_frame(name: str, values: Sequence[str], spark: SparkSession) -> DataFrame:
-    """A DataFrame of one column of texts."""
+    """A DataFrame with one string column."""
     return _frame((name,), [(value,) for value in values], spark)
 
 
@@ -66,7 +66,7 @@ def _frame(
 
 
 def _tables(namespace: Name | None, like: str | None, lake: SqlLake) -> DataFrame:
-    """Tables of a namespace, or of all of them."""
+    """The tables of one namespace or of all."""
     space = None if namespace is None else full_name((*namespace, "t")).rpartition(".")[0]
     if space is not None and not lake.catalog.namespace_exists(space):
         raise TableNotFoundError(f"There is no namespace {space!r}.")
@@ -76,7 +76,7 @@ def _tables(namespace: Name | None, like: str | None, lake: SqlLake) -> DataFram
 
 
 def _matching(names: list[str], like: str | None) -> list[str]:
-    """Names that a pattern of `*` and `|` fits, as Spark's SHOW … LIKE has it."""
+    """Names that match a pattern with `*` and `|`, as in Spark's SHOW … LIKE."""
     if like is None:
         return names
     patterns = [part.strip().lower() for part in like.split("|")]
@@ -109,7 +109,7 @@ def _describe(statement: Describe, lake: SqlLake) -> DataFrame:
 
 
 def _create_text(full: str, lake: SqlLake) -> str:
-    """A CREATE TABLE that makes a table like this one, through `lake.sql`."""
+    """A CREATE TABLE for `lake.sql` that creates a table like this one."""
     iceberg = lake.load(full)
     columns = ",\n".join(f"  {_column(field)}" for field in iceberg.schema().fields)
     text = [f"CREATE TABLE {'.'.join(map(_name, full.split('.')))} (\n{columns})", "USING iceberg"]
@@ -125,9 +125,9 @@ def _create_text(full: str, lake: SqlLake) -> str:
 
 def _column(field: NestedField) -> str:
     kind = spark_type(field.field_type).simpleString()
-    needed = " NOT NULL" if field.required else ""
+    not_null = " NOT NULL" if field.required else ""
     comment = f" COMMENT {string_literal(field.doc)}" if field.doc else ""
-    return f"{_name(field.name)} {kind}{needed}{comment}"
+    return f"{_name(field.name)} {kind}{not_null}{comment}"
 
 
 def _name(name: str) -> str:

@@ -112,7 +112,7 @@ def test_a_source_of_no_such_kind_is_refused(lake, source):
 
 
 def test_two_sources_of_one_name_are_refused(lake):
-    with pytest.raises(StatementError, match="Two sources are called"):
+    with pytest.raises(StatementError, match="Two sources are named"):
         lake.sql("SELECT 1", a=[{"x": 1}], A=[{"x": 1}])
 
 
@@ -247,7 +247,7 @@ def test_names_that_would_mean_another_table_are_refused(lake, name):
 
 @pytest.mark.parametrize("name", ["new\nline", "a#b", "why?"])
 def test_names_that_no_location_can_have_are_refused(lake, name):
-    with pytest.raises(StatementError, match="A table cannot be called"):
+    with pytest.raises(StatementError, match="A table cannot be named"):
         lake.sql(f"CREATE TABLE `{name}` (id INT)")
 
 
