@@ -1,4 +1,4 @@
-"""Names, types and assignments of a statement, checked against the table before anything runs."""
+"""Bind the names, types and assignments of a statement to the table, before anything runs."""
 
 from __future__ import annotations
 
@@ -28,60 +28,60 @@ from icefloe.spark.expressions import expression
 from icefloe.spark.sql_text import SqlText
 from icefloe.statements import Condition, Expression, RowStatement
 
-# Rewrites the table names of a text with subqueries to views of the session, where the table that
-# is read itself is seen as it is read.
+# Replaces the tables that a text names by views of the session; the table of the state is read in
+# that state.
 ResolveTables = Callable[[SqlText, TableState], SqlText]
 
-ResolveText = Callable[[SqlText], SqlText]  # with the state of the table given
+ResolveText = Callable[[SqlText], SqlText]  # for one state of the table
 
 _PROBE = f"{PREFIX}probe"
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A statement whose every name and type is known to fit the table."""
+    """A statement whose names and types fit the table."""
 
     condition: Column | None
     assigned: Mapping[str, Column]
     lowered: FilePredicate  # for choosing files
-    has_subquery: bool  # other rows than those changed are read
+    has_subquery: bool  # reads rows other than those it changes
 
 
 def bind_statement(
     statement: RowStatement, state: TableState, spark: SparkSession, resolve: ResolveTables
 ) -> Bound:
-    """Check a statement; raises StatementError (or a kind of it) where it does not fit."""
+    """Bind a statement; raises a StatementError if it does not fit the table."""
     schema = spark_schema(state.schema)
-    nothing = spark.createDataFrame([], schema).alias(state.alias)
+    no_rows = spark.createDataFrame([], schema).alias(state.alias)
 
     def resolved(text: SqlText) -> SqlText:
         return resolve(text, state)
 
     where, assignments = analysed_once(statement.where), analysed_values(statement.assignments)
     return Bound(
-        bind_condition(where, nothing, schema.names, resolved),
-        bind_assignments(assignments, nothing, schema, resolved),
+        bind_condition(where, no_rows, schema.names, resolved),
+        bind_assignments(assignments, no_rows, schema, resolved),
         lower_condition(where, state, spark),
         any(map(has_subquery, [where, *(value for _, value in assignments)])),
     )
 
 
 def analysed_once(value: Expression) -> Expression:
-    """A text as one whose tokens and tree the steps of binding share; a Column as it is."""
+    """A text as SqlText, so that all steps share its tokens and tree; other values unchanged."""
     return SqlText.of(value) if isinstance(value, str) else value
 
 
 def analysed_values(
     assignments: Sequence[tuple[str, Expression]],
 ) -> tuple[tuple[str, Expression], ...]:
-    """Assignments whose texts are analysed once."""
+    """Assignments with texts as SqlText."""
     return tuple((name, analysed_once(value)) for name, value in assignments)
 
 
 def lower_condition(
     where: Condition | None, state: TableState, spark: SparkSession
 ) -> FilePredicate:
-    """A condition for choosing files; one that is not text chooses all."""
+    """What a condition says about files; a Column says nothing."""
     if isinstance(where, Column):
         return UNKNOWN
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
@@ -94,7 +94,7 @@ def lower_condition(
 
 
 def has_subquery(text: Expression) -> bool:
-    """Whether an expression reads a table of its own."""
+    """Whether an expression reads other tables or rows."""
     if isinstance(text, Column):
         return "subquery" in str(text).lower()
     if not isinstance(text, str):
@@ -108,7 +108,7 @@ def has_subquery(text: Expression) -> bool:
 def bind_condition(
     where: Condition | None, rows: DataFrame, names: Iterable[str], resolve: ResolveText
 ) -> Column | None:
-    """A condition over `rows`, known to be boolean and to give the same answer each time."""
+    """A condition on `rows`; refuses one that is not boolean or not deterministic."""
     if where is None:
         return None
     if not isinstance(where, (str, Column)):
@@ -117,7 +117,7 @@ def bind_condition(
         )
     refuse_star(where, rows)
     if isinstance(where, str) and not where.strip():
-        raise StatementError("The condition is empty. Leave it out to take every row.")
+        raise StatementError("The condition is empty. Omit it to select every row.")
     with translate_spark_errors(names), of_one_row(f"The condition {str(where)!r}"):
         condition = expression(resolve(SqlText.of(where))) if isinstance(where, str) else where
         analyse(rows.filter(condition))
@@ -126,39 +126,39 @@ def bind_condition(
     return condition
 
 
-def refuse_star(given: Expression, rows: DataFrame) -> None:
-    """`struct(*)` would take the columns too that icefloe adds to rows while it works on them."""
-    if _has_star_of_column(given, rows) if isinstance(given, Column) else _has_star(given):
-        raise StatementError(f"{str(given)!r} has a star. Name the columns that it stands for.")
+def refuse_star(value: Expression, rows: DataFrame) -> None:
+    """Refuse `struct(*)`: it would include the columns that icefloe adds to rows."""
+    if _has_column_star(value, rows) if isinstance(value, Column) else _has_star(value):
+        raise StatementError(f"{str(value)!r} contains a star. Name the columns instead.")
 
 
-def _has_star(given: Expression) -> bool:
-    tree = SqlText.of(given).tree if isinstance(given, str) and "*" in given else None
+def _has_star(value: Expression) -> bool:
+    tree = SqlText.of(value).tree if isinstance(value, str) and "*" in value else None
     stars = tree.find_all(exp.Star) if tree is not None else ()
     return any(star.find_ancestor(exp.Select, exp.Count) is None for star in stars)
 
 
-def _has_star_of_column(given: Column, rows: DataFrame) -> bool:
-    """Whether a Column has a star: Spark then names it by the columns that are there, ours too."""
+def _has_column_star(value: Column, rows: DataFrame) -> bool:
+    """Whether a Column contains a star: its name then lists all columns, the probe as well."""
     try:
-        shown = analyse(rows.select(F.lit(0).alias(_PROBE), "*").select(given))
+        schema = analyse(rows.select(F.lit(0).alias(_PROBE), "*").select(value))
     except PySparkException:
-        return False  # what is wrong with it is said where it is bound
-    return any(_PROBE in field.name for field in shown.fields)
+        return False  # binding reports what is wrong with it
+    return any(_PROBE in field.name for field in schema.fields)
 
 
 def refuse_nondeterministic(
     left: DataFrame, right: DataFrame, condition: Column, where: Condition
 ) -> None:
-    """Spark allows no expression that may differ from run to run in a join: ask it that way."""
+    """Refuse a condition that Spark refuses in a join because it is not deterministic."""
     with translate_spark_errors():
         try:
             analyse(left.join(right, condition))
         except PySparkException as error:
             if "NON_DETERMINISTIC" in (error.getCondition() or ""):
                 raise StatementError(
-                    f"The condition {str(where)!r} is not deterministic: it may choose other rows "
-                    "each time it runs. Compute it into a column or a view first."
+                    f"The condition {str(where)!r} is not deterministic: it may select other rows "
+                    "each time it runs. Store its value in a column or a table first."
                 ) from error
 
 
@@ -169,18 +169,18 @@ def bind_assignments(
     resolve: ResolveText,
     own: Callable[[str], Column] = quoted,
 ) -> dict[str, Column]:
-    """New values by column name, cast to the column's type; expressions are over `rows`.
+    """New values by column name, cast to the type of the column; expressions are over `rows`.
 
-    `own` gives the table's columns in `rows`.
+    `own` returns the table's column of a name in `rows`.
     """
     if not assignments:
         return {}
-    for _, given in assignments:
-        refuse_star(given, rows)
+    for _, value in assignments:
+        refuse_star(value, rows)
     targets = [_target(name, schema) for name, _ in assignments]
     _refuse_twice(assignments, targets)
     with translate_spark_errors(schema.names):
-        values = [_value(expression, resolve) for _, expression in assignments]
+        values = [_as_column(value, resolve) for _, value in assignments]
         types = _types_of(rows, assignments, values)
     new: dict[str, Column] = {}
     nested: dict[str, dict[tuple[str, ...], Column]] = {}
@@ -201,18 +201,17 @@ def bind_assignments(
 def _types_of(
     rows: DataFrame, assignments: tuple[tuple[str, Expression], ...], values: list[Column]
 ) -> list[T.DataType]:
-    """The types of values, each of which is one value for each row.
+    """The types of the values; refuses generators and aggregates.
 
-    Spark takes functions that make several rows of one, or one of several, in a SELECT; in a WHERE
-    it refuses them.
+    Spark accepts these functions in a SELECT and refuses them in a WHERE.
     """
-    one_each = reduce(lambda a, b: a & b, (value.isNotNull() for value in values))
+    all_set = reduce(lambda a, b: a & b, (value.isNotNull() for value in values))
     try:
-        found = rows.filter(one_each).select(*(v.alias(f"v{i}") for i, v in enumerate(values)))
-        return [field.dataType for field in analyse(found).fields]
+        new = rows.filter(all_set).select(*(v.alias(f"v{i}") for i, v in enumerate(values)))
+        return [field.dataType for field in analyse(new).fields]
     except PySparkException:
-        for (name, given), value in zip(assignments, values, strict=True):
-            with of_one_row(f"The value {str(given)!r} of column {name!r}"):
+        for (name, written), value in zip(assignments, values, strict=True):
+            with of_one_row(f"The value {str(written)!r} of column {name!r}"):
                 analyse(rows.filter(value.isNotNull()))
         raise
 
@@ -220,7 +219,7 @@ def _types_of(
 def _with_fields(
     value: Column, kind: T.DataType, fields: Mapping[tuple[str, ...], Column]
 ) -> Column:
-    """A struct with some fields replaced; of a NULL struct the other fields are NULL."""
+    """A struct with some fields replaced; the other fields of a NULL struct are NULL."""
     assert isinstance(kind, T.StructType)  # noqa: S101 - it has fields
     parts = []
     for field in kind.fields:
@@ -235,7 +234,7 @@ def _with_fields(
 
 
 def store(value: Column, source: T.DataType, field: T.StructField, name: str) -> Column:
-    """A value as a column takes it: ANSI store assignment, where overflow is an error."""
+    """A value cast for a column by ANSI store assignment; overflow is an error."""
     target = field.dataType
     if isinstance(source, T.NullType) and not field.nullable:
         raise NullabilityError(name)
@@ -245,7 +244,7 @@ def store(value: Column, source: T.DataType, field: T.StructField, name: str) ->
 
 
 def _fitted(value: Column, source: T.DataType, target: T.DataType, name: str) -> Column:
-    """A value in the target's type: fields of structs by name, overflow told at every level."""
+    """A value cast to the target type: struct fields by name, overflow checked at every level."""
     if source.simpleString() == target.simpleString():
         return value
     match source, target:
@@ -267,14 +266,14 @@ def _fitted(value: Column, source: T.DataType, target: T.DataType, name: str) ->
 
 
 def _fitted_struct(value: Column, source: T.StructType, target: T.StructType, name: str) -> Column:
-    """Spark casts structs by position: put the fields in the target's order first."""
-    given = {field.name.lower(): field for field in source.fields}
+    """Reorder the fields first: Spark casts structs by position."""
+    by_name = {field.name.lower(): field for field in source.fields}
     parts = []
-    for wanted in target.fields:
-        found = given[wanted.name.lower()]
-        inner = value.getField(found.name)
-        path = f"{name}.{wanted.name}"
-        parts.append(_fitted(inner, found.dataType, wanted.dataType, path).alias(wanted.name))
+    for field in target.fields:
+        old = by_name[field.name.lower()]
+        inner = value.getField(old.name)
+        path = f"{name}.{field.name}"
+        parts.append(_fitted(inner, old.dataType, field.dataType, path).alias(field.name))
     return F.when(value.isNotNull(), F.struct(*parts))
 
 
@@ -283,17 +282,16 @@ def _fitted_atom(value: Column, source: T.DataType, target: T.DataType, name: st
         return value.cast(target)
     fitted = value.try_cast(target)
     facts = f"{name}|{target.simpleString()}|{source.simpleString()}"
-    lost = F.raise_error(F.lit(f"<icefloe-overflow>{facts}</icefloe-overflow>"))
-    return F.when(value.isNotNull() & fitted.isNull(), lost).otherwise(fitted)
+    overflow = F.raise_error(F.lit(f"<icefloe-overflow>{facts}</icefloe-overflow>"))
+    return F.when(value.isNotNull() & fitted.isNull(), overflow).otherwise(fitted)
 
 
 def _target(name: str, schema: T.StructType) -> tuple[T.StructField, tuple[str, ...]]:
-    """The field an assignment names, `struct.field` included, and its path as the table has it."""
-    found = _find(name, schema)
-    if found is not None:
-        return found, (found.name,)
+    """The column or struct field of an assignment, and its path in the table's spelling."""
+    field = _find(name, schema)
+    if field is not None:
+        return field, (field.name,)
     fields, path = schema, []
-    field: T.StructField | None = None
     for part in name.split("."):
         field = _find(part, fields)
         if field is None:
@@ -322,19 +320,19 @@ def _refuse_twice(
             raise StatementError(f"Column {name!r} is assigned more than once.")
 
 
-def _value(given: Expression, resolve: ResolveText) -> Column:
-    if isinstance(given, Column):
-        return given
-    return expression(resolve(SqlText.of(given))) if isinstance(given, str) else F.lit(given)
+def _as_column(value: Expression, resolve: ResolveText) -> Column:
+    if isinstance(value, Column):
+        return value
+    return expression(resolve(SqlText.of(value))) if isinstance(value, str) else F.lit(value)
 
 
 def analyse(frame: DataFrame) -> T.StructType:
-    """The schema of a frame; over Spark Connect this is what makes Spark look at it."""
+    """The schema of a DataFrame; makes Spark Connect analyse it now."""
     return frame.schema
 
 
 # -------------------------------------------------------------------------------------------------
-# Values whose structs lack fields of the column they go into.
+# Struct values without some fields of their column
 
 
 def filled(
@@ -342,8 +340,8 @@ def filled(
 ) -> tuple[Column, T.DataType]:
     """A value with every struct field of `target`, and its type.
 
-    Missing fields come from `own`, the column as it is, or are NULL; a struct inside a list or a
-    map has no `own`.
+    Missing fields are those of `own`, the old value of the column, or NULL. Structs in lists and
+    maps have no old value.
     """
     match source, target:
         case T.StructType(), T.StructType():
@@ -367,19 +365,19 @@ def filled(
 def _filled_struct(
     value: Column, source: T.StructType, target: T.StructType, own: Column | None
 ) -> tuple[Column, T.DataType]:
-    given = {field.name.lower(): field for field in source.fields}
+    by_name = {field.name.lower(): field for field in source.fields}
     parts, kinds = [], []
-    for wanted in target.fields:
-        found = given.get(wanted.name.lower())
-        before = own.getField(wanted.name) if own is not None else None
-        if found is not None:
-            inner = value.getField(found.name)
-            part, kind = filled(inner, found.dataType, wanted.dataType, before)
+    for field in target.fields:
+        new = by_name.get(field.name.lower())
+        old = own.getField(field.name) if own is not None else None
+        if new is not None:
+            inner = value.getField(new.name)
+            part, kind = filled(inner, new.dataType, field.dataType, old)
         else:
-            part = before if before is not None else F.lit(None).cast(wanted.dataType)
-            kind = wanted.dataType
-        parts.append(part.alias(wanted.name))
-        kinds.append(T.StructField(wanted.name, kind))
+            part = old if old is not None else F.lit(None).cast(field.dataType)
+            kind = field.dataType
+        parts.append(part.alias(field.name))
+        kinds.append(T.StructField(field.name, kind))
     return F.when(value.isNotNull(), F.struct(*parts)), T.StructType(kinds)
 
 

@@ -1,4 +1,4 @@
-"""The condition and clauses of a MERGE, checked against both sides before anything runs."""
+"""Bind the condition and clauses of a MERGE to both sides, before anything runs."""
 
 from __future__ import annotations
 
@@ -43,90 +43,41 @@ from icefloe.spark.expressions import expression
 from icefloe.spark.sql_text import SqlText
 from icefloe.statements import Condition, Expression, MergeClause, MergeStatement, Then, When
 
-# -------------------------------------------------------------------------------------------------
-# Bare column names in a text, told which side of a MERGE they belong to.
-
-
-def qualify(text: SqlText, names: Collection[str], alias: str) -> SqlText:
-    """Put `alias` before each name of `names` that does not follow it; change nothing else.
-
-    As in Spark, what may be the alias is the alias: `a.b` is the column `b` where `a` is the alias,
-    and a field of the column `a` only where there is no such column.
-
-    A clause that sees one side only may name its columns bare, but is evaluated where the other
-    side's columns of the same name are at hand too. Names inside subqueries and names that a
-    lambda binds are left alone.
-    """
-    tree = text.tree
-    if tree is None:
-        return text
-    known = {name.lower() for name in names}
-    places = sorted(
-        {
-            column.parts[0].meta["start"]
-            for column in tree.find_all(exp.Column)
-            if (first := column.parts[0].name.lower()) in known
-            and not _is_qualified([part.name.lower() for part in column.parts], alias, known)
-            and "start" in column.parts[0].meta
-            and not _is_local(column, first)
-        },
-        reverse=True,
-    )
-    qualified = str(text)
-    for start in places:
-        qualified = f"{qualified[:start]}{quote(alias)}.{qualified[start:]}"
-    return SqlText(qualified) if places else text
-
-
-def _is_qualified(parts: list[str], alias: str, known: Collection[str]) -> bool:
-    return len(parts) > 1 and parts[0] == alias.lower() and parts[1] in known
-
-
-def _is_local(column: exp.Column, first: str) -> bool:
-    if column.find_ancestor(exp.Select) is not None:
-        return True
-    scope = column.find_ancestor(exp.Lambda)
-    while scope is not None:
-        if any(argument.name.lower() == first for argument in scope.expressions):
-            return True
-        scope = scope.find_ancestor(exp.Lambda)
-    return False
-
 
 @dataclass(frozen=True, slots=True)
 class BoundClause:
-    """A clause over the joined rows; `values` are by table column."""
+    """A clause over joined rows; `values` are by column of the table."""
 
     when: When
     then: Then
     condition: Column | None
     values: Mapping[str, Column]
-    lowered: FilePredicate  # what its condition says about the table's rows, for choosing files
+    lowered: FilePredicate  # what its condition says about rows of the table, for pruning
 
 
 @dataclass(frozen=True, slots=True)
 class BoundMerge:
-    """A MERGE whose every name and type is known to fit both sides."""
+    """A MERGE whose names and types fit both sides."""
 
     sides: MergeSides
     on: Column
     keys: tuple[MergeKey, ...]
-    lowered_on: FilePredicate  # what the condition demands of the table's rows alone
+    lowered_on: FilePredicate  # what the condition requires of rows of the table
     clauses: tuple[BoundClause, ...]
     source_columns: Mapping[str, Column]  # as `*` takes them
     has_subquery: bool
 
     def numbered(self, when: When) -> list[tuple[int, BoundClause]]:
-        """The clauses for such rows, with their places in the statement."""
+        """The clauses for such rows, with their indexes in the statement."""
         return [(i, clause) for i, clause in enumerate(self.clauses) if clause.when is when]
 
     def numbers(self, then: Then) -> list[int]:
-        """The places of the clauses that do such a thing."""
+        """The indexes of the clauses with such an action."""
         return [i for i, clause in enumerate(self.clauses) if clause.then is then]
 
     @property
     def updated_columns(self) -> list[str]:
-        """Table columns that some clause gives a new value to."""
+        """Columns of the table that some clause updates."""
         updates = [clause.values for clause in self.clauses if clause.then is Then.UPDATE]
         return [name for name in self.sides.target.names if any(name in u for u in updates)]
 
@@ -139,14 +90,14 @@ def bind_merge(
     resolve: ResolveTables,
     added: Sequence[str] = (),
 ) -> BoundMerge:
-    """Check a MERGE; raises StatementError (or a kind of it) where it does not fit.
+    """Bind a MERGE; raises a StatementError if it does not fit both sides.
 
     `added` are the columns of the table's schema that the statement itself adds.
     """
     if not statement.clauses:
         raise StatementError(
             "The MERGE has no clause. Add .when_matched(), .when_not_matched() or "
-            ".when_not_matched_by_source() with what to do."
+            ".when_not_matched_by_source() with an action."
         )
     _refuse_unreachable(statement.clauses)
     statement = _analysed(statement)
@@ -165,7 +116,7 @@ def bind_merge(
 
 
 def _analysed(statement: MergeStatement) -> MergeStatement:
-    """The statement with texts that are tokenized and parsed once, however many steps need it."""
+    """The statement with its texts as SqlText, so that all steps share their tokens and trees."""
     clauses = tuple(
         replace(
             clause,
@@ -191,7 +142,7 @@ class _Binder:
     resolve: ResolveText
     fills_missing: bool
     keys: tuple[MergeKey, ...]
-    same: tuple[MergeKey, ...]  # keys whose two sides are identical where rows match
+    same: tuple[MergeKey, ...]  # keys with identical values on both sides of a match
     source_columns: Mapping[str, Column]
 
     @classmethod
@@ -206,12 +157,14 @@ class _Binder:
     ) -> _Binder:
         names = (statement.target_alias, statement.source_alias)
         if names[0].lower() == names[1].lower():
-            raise StatementError(f"Both sides of the MERGE are called {names[0]!r}.")
+            raise StatementError(
+                f"Both sides of the MERGE are called {names[0]!r}. Choose another alias."
+            )
         schema = spark_schema(state.schema)
         with translate_spark_errors():
-            given = T.StructType(source.schema.fields[:-1])  # the last one numbers the rows
-        _refuse_names(given)
-        sides = MergeSides(*names, schema, given, tuple(added))
+            source_schema = T.StructType(source.schema.fields[:-1])  # without the row number
+        _refuse_names(source_schema)
+        sides = MergeSides(*names, schema, source_schema, tuple(added))
         keys = find_keys(statement.on, sides)
         return cls(
             sides,
@@ -223,7 +176,7 @@ class _Binder:
             statement.evolves_schema,
             keys,
             tuple(key for key in keys if is_identical(key, sides)),
-            {name: sides.source_column(name) for name in given.names},
+            {name: sides.source_column(name) for name in source_schema.names},
         )
 
     @property
@@ -268,7 +221,7 @@ class _Binder:
         return BoundClause(clause.when, clause.then, condition, values, lowered)
 
     def lowered(self, condition: Condition | None) -> FilePredicate:
-        """What a condition says about the table's rows; one that is not text says nothing."""
+        """What a condition says about rows of the table; a Column says nothing."""
         if condition is None:
             return ALWAYS
         if isinstance(condition, Column):
@@ -298,7 +251,7 @@ class _Binder:
         return condition
 
     def _seen_by(self, when: When) -> tuple[DataFrame, ResolveText]:
-        """The rows that a kind of clause sees, and how its texts are read over joined rows."""
+        """The rows that a kind of clause sees, and how its texts are resolved on joined rows."""
         sides = self.sides
         match when:
             case When.MATCHED:
@@ -315,13 +268,13 @@ class _Binder:
         if clause.then is Then.DELETE:
             return {}
         if clause.assignments is None:
-            given = self._by_name(clause)
+            values = self._by_name(clause)
         elif clause.then is Then.UPDATE:
             own = self.sides.target_column
-            given = bind_assignments(clause.assignments, rows, self.sides.target, resolve, own)
+            values = bind_assignments(clause.assignments, rows, self.sides.target, resolve, own)
         else:
-            given = self._inserted(clause.assignments, rows, resolve)
-        return given if clause.then is Then.UPDATE else self._completed(given)
+            values = self._inserted(clause.assignments, rows, resolve)
+        return values if clause.then is Then.UPDATE else self._completed(values)
 
     def _inserted(
         self,
@@ -335,7 +288,7 @@ class _Binder:
         return bind_assignments(assignments, rows, self.sides.target, resolve)
 
     def _completed(self, values: Mapping[str, Column]) -> dict[str, Column]:
-        """A value for every column: NULL where none is given."""
+        """A value for every column; NULL if the clause has none."""
         for field in self.sides.target.fields:
             if field.name not in values and not field.nullable:
                 raise NullabilityError(field.name)
@@ -349,35 +302,37 @@ class _Binder:
     def _by_name(self, clause: MergeClause) -> dict[str, Column]:
         """`*`: every column of the table from the source's column of that name."""
         pairs = [(name, match_name(name, self.sides.source)) for name in self.sides.target.names]
-        missing = [name for name, found in pairs if found is None]
+        missing = [name for name, source in pairs if source is None]
         if missing and not self.fills_missing:
             raise SchemaMismatchError(
                 f"The source lacks {', '.join(map(repr, missing))}, which "
-                f"'{clause.then.value} *' needs. Give the columns one by one, or add "
-                ".with_schema_evolution(), which leaves them as they are and inserts NULL."
+                f"'{clause.then.value} *' needs. List the columns one by one, or add "
+                ".with_schema_evolution(), which does not update them and inserts NULL."
             )
         return {
-            name: self._from_source(name, found, clause.then)
-            for name, found in pairs
-            if found is not None and not (clause.then is Then.UPDATE and self._is_key(name, found))
+            name: self._from_source(name, source, clause.then)
+            for name, source in pairs
+            if source is not None
+            and not (clause.then is Then.UPDATE and self._is_key(name, source))
         }
 
-    def _from_source(self, name: str, found: str, then: Then) -> Column:
-        value, given = self.source_columns[found], self.sides.source[found].dataType
+    def _from_source(self, name: str, source: str, then: Then) -> Column:
+        value, kind = self.source_columns[source], self.sides.source[source].dataType
         field = self.sides.target[name]
         if self.fills_missing:
             own = self.sides.target_column(name) if then is Then.UPDATE else None
-            value, given = filled(value, given, field.dataType, own)
-        return store(value, given, field, name)
+            value, kind = filled(value, kind, field.dataType, own)
+        return store(value, kind, field, name)
 
     def _is_key(self, target: str, source: str) -> bool:
-        """Whether matched rows have the same value in both columns, so that nothing is set."""
+        """Whether matched rows have the same value in both columns, so that no update is needed."""
         return any(key.target == target and key.source == source for key in self.same)
 
     def _refuse_hidden_alias(self, clause: MergeClause) -> None:
-        """A Column `source.op` must not mean a field of the table's own column `source`.
+        """Refuse a Column such as `source.op` if the table has a nested column `source`.
 
-        A clause that sees one side is evaluated over both. Texts are qualified, Columns cannot be.
+        A clause that sees one side is evaluated on joined rows. Texts are qualified, Columns cannot
+        be.
         """
         sides = self.sides
         alias, schema = {
@@ -391,12 +346,12 @@ class _Binder:
         if any(isinstance(expression, Column) for expression in _expressions(clause)):
             raise StatementError(
                 f"A Column in '{clause}' may mean the nested column {name!r} or the other side of "
-                f"the MERGE, which is called {alias!r}. Give SQL text, or choose another alias: "
+                f"the MERGE, which is called {alias!r}. Use SQL text, or choose another alias: "
                 "target_alias=… or source_alias=…."
             )
 
     def _refuse_ambiguous(self, clause: MergeClause, expressions: list[Column | None]) -> None:
-        """A Column of a clause that sees one side only is evaluated where both are at hand."""
+        """Refuse a Column that is ambiguous on joined rows, where the clause is evaluated."""
         if clause.when is When.MATCHED or not any(
             isinstance(e, Column) for e in _expressions(clause)
         ):
@@ -421,16 +376,16 @@ class _Binder:
 
 
 def _refuse_unreachable(clauses: Sequence[MergeClause]) -> None:
-    """A clause after one of its kind that has no condition never applies."""
-    without: dict[When, MergeClause] = {}
+    """Refuse a clause after one of its kind without a condition: it never applies."""
+    unconditional: dict[When, MergeClause] = {}
     for clause in clauses:
-        if earlier := without.get(clause.when):
+        if earlier := unconditional.get(clause.when):
             raise StatementError(
                 f"The clause '{clause}' can never apply: '{earlier}' before it has no condition. "
                 "Give that one a condition, or make it the last of its kind."
             )
         if clause.condition is None:
-            without[clause.when] = clause
+            unconditional[clause.when] = clause
 
 
 def _refuse_names(source: T.StructType) -> None:
@@ -441,3 +396,55 @@ def _refuse_names(source: T.StructType) -> None:
         if field.name.lower() in seen:
             raise StatementError(f"The source has the column {field.name!r} twice.")
         seen.add(field.name.lower())
+
+
+# -------------------------------------------------------------------------------------------------
+# Unqualified columns
+
+
+def qualify(text: SqlText, names: Collection[str], alias: str) -> SqlText:
+    """Qualify the unqualified columns of `names` with `alias`.
+
+    A clause that sees one side only may leave its columns unqualified, but it is evaluated on
+    joined rows, which may have columns of the same name from the other side.
+
+    As in Spark, a prefix that may be the alias is the alias: `a.b` is the column `b` if `a` is the
+    alias, and a field of the column `a` only if there is no column `b`. Names in subqueries and
+    parameters of lambdas are not changed.
+    """
+    tree = text.tree
+    if tree is None:
+        return text
+    columns_of_side = {name.lower() for name in names}
+    positions = sorted(
+        {
+            column.parts[0].meta["start"]
+            for column in tree.find_all(exp.Column)
+            if (first := column.parts[0].name.lower()) in columns_of_side
+            and not _is_qualified(
+                [part.name.lower() for part in column.parts], alias, columns_of_side
+            )
+            and "start" in column.parts[0].meta
+            and not _is_local(column, first)
+        },
+        reverse=True,
+    )
+    qualified = str(text)
+    for start in positions:
+        qualified = f"{qualified[:start]}{quote(alias)}.{qualified[start:]}"
+    return SqlText(qualified) if positions else text
+
+
+def _is_qualified(parts: list[str], alias: str, names: Collection[str]) -> bool:
+    return len(parts) > 1 and parts[0] == alias.lower() and parts[1] in names
+
+
+def _is_local(column: exp.Column, first: str) -> bool:
+    if column.find_ancestor(exp.Select) is not None:
+        return True
+    scope = column.find_ancestor(exp.Lambda)
+    while scope is not None:
+        if any(argument.name.lower() == first for argument in scope.expressions):
+            return True
+        scope = scope.find_ancestor(exp.Lambda)
+    return False

@@ -1,4 +1,4 @@
-"""What a MERGE's condition says about single columns: equalities that choose files."""
+"""Keys of a MERGE: equalities of columns in its condition, used for pruning and joining."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COMPARABLE = (
 
 @dataclass(frozen=True, slots=True)
 class MergeKey:
-    """`target.column = source.column`, which every matching pair of rows satisfies."""
+    """`target.column = source.column`, which holds for every matching pair of rows."""
 
     target: str  # a column of the table, as the table spells it
     source: str  # a column of the source, as the source spells it
@@ -36,21 +36,21 @@ class MergeKey:
 
 @dataclass(frozen=True, slots=True)
 class MergeSides:
-    """The two sides of a MERGE, as its expressions name them."""
+    """The aliases and schemas of both sides of a MERGE."""
 
     target_alias: str
     source_alias: str
-    target: T.StructType  # as it will be
+    target: T.StructType  # after the statement's schema change
     source: T.StructType
-    added: tuple[str, ...] = ()  # columns that the statement adds: no expression sees them
+    added: tuple[str, ...] = ()  # columns that the statement adds; expressions cannot use them
 
     @property
     def present(self) -> T.StructType:
-        """The table's columns without those that are added: what expressions may name."""
+        """The table's columns that expressions may use: all but the added ones."""
         return T.StructType([f for f in self.target.fields if f.name not in self.added])
 
     def target_column(self, name: str) -> Column:
-        """A column of the table; no row has a value yet in one that is added."""
+        """A column of the table; NULL for an added one."""
         if name in self.added:
             return F.lit(None).cast(self.target[name].dataType)
         return quoted(self.target_alias, name)
@@ -61,25 +61,25 @@ class MergeSides:
 
 
 def find_keys(on: Condition | Sequence[str], sides: MergeSides) -> tuple[MergeKey, ...]:
-    """The equalities between plain columns that the condition demands; a Column tells none."""
+    """The equalities of plain columns that the condition requires; none for a Column."""
     if isinstance(on, Column):
         return ()
     if not isinstance(on, str):
-        return tuple(_named(name, sides) for name in on)
-    if "\\\n" in on:  # Spark's comments go on there, sqlglot's do not
+        return tuple(_same_name(name, sides) for name in on)
+    if "\\\n" in on:  # continues a comment in Spark, but not in sqlglot
         return ()
     tree = SqlText.of(on).tree
     if tree is None:
         return ()
-    found = (_key(part, sides) for part in _conjuncts(tree))
-    return tuple(key for key in found if key is not None)
+    keys = (_key(part, sides) for part in _conjuncts(tree))
+    return tuple(key for key in keys if key is not None)
 
 
 def is_identical(key: MergeKey, sides: MergeSides) -> bool:
-    """Whether values that are equal in Spark are the same value, stored the same way.
+    """Whether values that are equal in Spark are always identical.
 
-    Spark compares other pairs of types after casts of its own, under which values that look
-    different are equal; 0.0 equals -0.0.
+    Spark casts other pairs of types before it compares them, so that different values may be equal.
+    Floats are excluded because 0.0 equals -0.0.
     """
     target, source = _type_of(key.target, sides.target), _type_of(key.source, sides.source)
     if target is None or source is None or not isinstance(target, _COMPARABLE):
@@ -88,10 +88,10 @@ def is_identical(key: MergeKey, sides: MergeSides) -> bool:
 
 
 def match_name(name: str, schema: T.StructType) -> str | None:
-    """The column a name means: exactly if there is one, else the only one of another case."""
+    """The column of that name: the exact match, or the only match that ignores case."""
     if name in schema.names:
         return name
-    same = [known for known in schema.names if known.lower() == name.lower()]
+    same = [column for column in schema.names if column.lower() == name.lower()]
     return same[0] if len(same) == 1 else None
 
 
@@ -99,7 +99,7 @@ def _type_of(name: str, schema: T.StructType) -> T.DataType | None:
     return next((field.dataType for field in schema.fields if field.name == name), None)
 
 
-def _named(name: str, sides: MergeSides) -> MergeKey:
+def _same_name(name: str, sides: MergeSides) -> MergeKey:
     return MergeKey(match_name(name, sides.present) or name, match_name(name, sides.source) or name)
 
 
@@ -126,12 +126,12 @@ def _key(part: exp.Expr, sides: MergeSides) -> MergeKey | None:
 
 
 def _column_of(node: exp.Expr, alias: str, schema: T.StructType, other: T.StructType) -> str | None:
-    """The column of one side that a node is; bare names count where only that side has them."""
+    """The column of one side that a node names; unqualified if only that side has it."""
     while isinstance(node, exp.Paren):
         node = node.this
     if not isinstance(node, exp.Column) or len(node.parts) > 2:
         return None
     if node.table:
         return match_name(node.name, schema) if node.table.lower() == alias.lower() else None
-    bare = {known.lower() for known in other.names}
-    return match_name(node.name, schema) if node.name.lower() not in bare else None
+    others = {column.lower() for column in other.names}
+    return match_name(node.name, schema) if node.name.lower() not in others else None
