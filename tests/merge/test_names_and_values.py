@@ -1,4 +1,4 @@
-"""Names that are hard to tell apart, values at the ends of their ranges, subqueries, time zones."""
+"""Names that are easily confused, values at the ends of their ranges, subqueries, time zones."""
 
 from __future__ import annotations
 
@@ -85,15 +85,17 @@ def test_keys_at_the_ends_of_their_ranges_choose_no_file_too_few(table_of, spark
     for value in values:
         table.append(spark.createDataFrame([(value, 0)], f"k {kind}, n INT"))
     for pair in ((0, 3), (1, 2)):
-        chosen = [(values[i], 1 + i) for i in pair]
-        result = table.upsert(spark.createDataFrame(chosen, f"k {kind}, n INT"), on=["k"]).execute()
+        source_rows = [(values[i], 1 + i) for i in pair]
+        result = table.upsert(
+            spark.createDataFrame(source_rows, f"k {kind}, n INT"), on=["k"]
+        ).execute()
         assert (result.rows_updated, result.rows_inserted) == (2, 0)
     assert dict(rows(table)) == {value: 1 + i for i, value in enumerate(values)}
 
 
 @pytest.mark.requirement("M21")
 def test_partitions_are_in_utc_whatever_the_session_says(table_of, spark):
-    """Days are Iceberg's, and values are the same moments."""
+    """Days are Iceberg's, and values are the same timestamps."""
     stamps = [datetime(2024, 1, d, h, tzinfo=UTC) for d in (1, 2) for h in (2, 23)]
     table = table_of("ts TIMESTAMP, n INT", partition_by=("days(ts)",))
     table.append([{"ts": ts, "n": i} for i, ts in enumerate(stamps)])

@@ -29,7 +29,7 @@ def runs() -> list[Any]:
 def test_cases(path, mode, lake, spark):
     spark.sql("SELECT 2 AS n").createOrReplaceTempView("conformance_view")
     views = {table.name for table in spark.catalog.listTables()}
-    wrong = [told for case in cases_of(path, mode) if (told := run(case, lake, src=SOURCE))]
+    wrong = [failure for case in cases_of(path, mode) if (failure := run(case, lake, src=SOURCE))]
     assert not wrong, "\n".join(wrong)
     assert {table.name for table in spark.catalog.listTables()} == views
 

@@ -18,7 +18,7 @@ def parsed(text: str) -> Any:
 
 
 def refused_at(text: str) -> tuple[str, str]:
-    """What stands where a text is refused, and why."""
+    """The rest of the text from where it is refused, and the reason."""
     with pytest.raises(ParseError) as refused:
         parse_statements(text)
     assert refused.value.column is not None
@@ -108,9 +108,9 @@ def test_what_is_left_over_in_a_list_is_refused(text, place):
     ],
 )
 def test_what_is_given_twice_is_refused(text, place, reason):
-    found, told = refused_at(text)
-    assert found.startswith(place)
-    assert reason in told
+    rest, message = refused_at(text)
+    assert rest.startswith(place)
+    assert reason in message
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_what_is_not_closed_is_the_last_token(text, open_from):
 @pytest.mark.parametrize(
     ("text", "tokens"),
     [
-        ("a -- b \\\n c\nd", ["a", "d"]),  # Spark's comment goes on after the backslash
+        ("a -- b \\\n c\nd", ["a", "d"]),  # the backslash continues a comment in Spark
         ("'a\\\nb' c", ["'a\\\nb'", "c"]),
         ("GROUP BY x", ["GROUP", "BY", "x"]),
         ("SHOW TABLES", ["SHOW", "TABLES"]),

@@ -74,7 +74,7 @@ def test_tables_stand_where_the_grammar_has_relations(text, names):
 
 
 @pytest.mark.parametrize(
-    ("travel", "moment"),
+    ("travel", "version"),
     [
         ("VERSION AS OF 5", "5"),
         ("FOR VERSION AS OF 'tag'", "'tag'"),
@@ -97,9 +97,9 @@ def test_tables_stand_where_the_grammar_has_relations(text, names):
     ],
 )
 @pytest.mark.parametrize("after", ["", " x", " AS x", " WHERE true", " JOIN u ON true"])
-def test_time_travel_ends_where_its_expression_ends(travel, moment, after):
+def test_time_travel_ends_where_its_expression_ends(travel, version, after):
     name = SqlText(f"SELECT * FROM ns.t {travel}{after}").query_tables[0]
-    assert (str(name), name.version) == ("ns.t", moment)
+    assert (str(name), name.version) == ("ns.t", version)
     assert name.travel is (Travel.VERSION if "VERSION" in travel else Travel.TIMESTAMP)
     assert (name.alias_at is None) == after.endswith("x")
 
