@@ -27,8 +27,8 @@ __all__ = [
     "write",
 ]
 
-# Imported when first used: Spark's and PyIceberg's libraries take seconds, `icefloe --help` none.
-_HOMES = {
+# Imported on first use: Spark and PyIceberg take seconds to import, `icefloe --help` needs neither.
+_MODULES = {
     "DmlResult": "icefloe.results",
     "ExpireResult": "icefloe.results",
     "OrphansResult": "icefloe.results",
@@ -41,11 +41,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = found
-    return found
+    value: object = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""`python -m icefloe` is the command line."""
+"""`python -m icefloe` runs the command line."""
 
 from __future__ import annotations
 

@@ -61,11 +61,13 @@ class DmlResult(RowCounts):
         return replace(self, **vars(counts))
 
     def as_dict(self) -> dict[str, object]:
-        """Every figure by name: the operation, the rows, then files, bytes and times."""
+        """Every figure by name, in the order of the columns that `--format csv` prints."""
         counters = [counter.name for counter in fields(RowCounts)]
-        first = ["operation", "mode", "snapshot_id", *counters]
-        names = [*first, *(f.name for f in fields(self) if f.name not in first)]
-        return {name: getattr(self, name) for name in names}
+        rows = [name for name in counters if name.startswith("rows_")]
+        first = ["operation", "mode", "snapshot_id", *rows]
+        last = [*(name for name in counters if name not in rows), "clauses"]
+        middle = [f.name for f in fields(self) if f.name not in (*first, *last)]
+        return {name: getattr(self, name) for name in (*first, *middle, *last)}
 
     @property
     def total_affected(self) -> int:

@@ -1,1 +1,1 @@
-"""The command line: `icefloe sql`, `tables`, `show`, `history`, `files`, `demo`."""
+"""The command line: `icefloe sql`, `tables`, `show`, `history`, `files`, `demo` and maintenance."""

@@ -1,4 +1,4 @@
-"""What each command does; imported when one runs, since Spark's libraries come with it."""
+"""The work of each command; imported when a command runs, because it imports Spark's libraries."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ from functools import partial
 from pathlib import Path
 
 from icefloe.cli import facts
-from icefloe.cli.output import Output, describe, write_expired, write_orphans
+from icefloe.cli.output import (
+    Output,
+    write_expire_result,
+    write_orphans_result,
+    write_table_facts,
+)
 from icefloe.cli.prompt import prompt
-from icefloe.cli.shell import Shell, guarded
+from icefloe.cli.shell import Shell, run_reporting_errors
 from icefloe.cli.worker import ProgressLine, Worker
 from icefloe.errors import StatementError, StorageError
+from icefloe.inspection.facts import table_facts
 from icefloe.lake import Lake, open_catalog
 from icefloe.maintenance.orphans import OrphanSearch
 
@@ -23,77 +29,81 @@ STDIN = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Which lake: a folder, or a catalog of PyIceberg's configuration."""
+class LakeOptions:
+    """The lake to open: a folder, or a catalog in PyIceberg's configuration."""
 
     warehouse: Path | None
     catalog: str | None
 
     @contextmanager
-    def opened(self) -> Iterator[Lake]:
-        """The lake, without a Spark session until one is needed."""
+    def open(self) -> Iterator[Lake]:
+        """Open the lake; a Spark session starts when it is needed."""
         with Lake(open_catalog(self.warehouse, self.catalog, {})) as lake:
             yield lake
 
     @contextmanager
-    def found(self) -> Iterator[Lake]:
-        """The lake, where there is one; looking makes no folder."""
+    def open_existing(self) -> Iterator[Lake]:
+        """Open a lake that exists; unlike `open` this creates no folder."""
         if self.warehouse is not None and not (self.warehouse.expanduser() / "catalog.db").exists():
             raise StatementError(
-                f"There is no lake in {str(self.warehouse)!r}: it has no catalog.db. Choose its "
-                "folder with --warehouse, or make one with `icefloe sql 'CREATE TABLE …'`."
+                f"There is no lake in {str(self.warehouse)!r}: no catalog.db was found. Set the "
+                "folder with --warehouse, or create a lake with `icefloe sql 'CREATE TABLE …'`."
             )
-        with self.opened() as lake:
+        with self.open() as lake:
             yield lake
 
 
-def run_sql(place: Place, output: Output, text: str, file: str | None = None) -> None:
-    """Run the statements of a text, which is from `file`."""
-    with place.opened() as lake, worker_on(lake) as worker:
+def run_sql(options: LakeOptions, output: Output, text: str, file: str | None = None) -> None:
+    """Run the statements of a text; error messages name `file` as its origin."""
+    with options.open() as lake, worker_on(lake) as worker:
         Shell(lake, worker, output).run(text, file)
 
 
-def run_file(place: Place, output: Output, file: str) -> None:
+def run_file(options: LakeOptions, output: Output, file: str) -> None:
     """Run the statements of a file; `-` is stdin."""
-    run_sql(place, output, _text_of(file), "stdin" if file == STDIN else file)
+    run_sql(options, output, _text_of(file), "stdin" if file == STDIN else file)
 
 
-def run_prompt(place: Place, output: Output, *, debug: bool) -> None:
-    """Read statements from a terminal and run them."""
-    with place.opened() as lake, worker_on(lake) as worker:
-        prompt(Shell(lake, worker, output), partial(guarded, debug=debug))
+def run_prompt(options: LakeOptions, output: Output, *, debug: bool) -> None:
+    """Run statements from the prompt."""
+    with options.open() as lake, worker_on(lake) as worker:
+        prompt(Shell(lake, worker, output), partial(run_reporting_errors, debug=debug))
 
 
-def list_tables(place: Place, output: Output) -> None:
-    """The tables of a lake."""
-    with place.found() as lake:
+def list_tables(options: LakeOptions, output: Output) -> None:
+    """List the tables of a lake."""
+    with options.open_existing() as lake:
         output.records(facts.tables(lake))
 
 
-def show_table(place: Place, output: Output, name: str) -> None:
-    """What there is to say about one table."""
-    with place.found() as lake:
+def show_table(options: LakeOptions, output: Output, name: str) -> None:
+    """Show columns, partitions, counts, snapshot and properties of a table."""
+    with options.open_existing() as lake:
         table = lake.table(name)
-        describe(facts.facts(table.name, table.iceberg), output)
+        write_table_facts(table_facts(table.name, table.iceberg), output)
 
 
-def show_history(place: Place, output: Output, name: str) -> None:
-    """Snapshots of a table, in the order they became current."""
-    with place.found() as lake:
+def show_history(options: LakeOptions, output: Output, name: str) -> None:
+    """List the snapshots of a table in the order they became current."""
+    with options.open_existing() as lake:
         output.records(facts.history(lake.table(name).iceberg, output.format))
 
 
-def show_files(place: Place, output: Output, name: str) -> None:
-    """Live files of a table."""
-    with place.found() as lake:
+def show_files(options: LakeOptions, output: Output, name: str) -> None:
+    """List the live files of a table."""
+    with options.open_existing() as lake:
         output.records(facts.files(lake.table(name).iceberg, output.format))
 
 
 def compact_table(
-    place: Place, output: Output, name: str, where: str | None, target_file_bytes: int | None
+    options: LakeOptions,
+    output: Output,
+    name: str,
+    where: str | None,
+    target_file_bytes: int | None,
 ) -> None:
-    """Join small files, split large ones, apply deletes."""
-    with place.found() as lake:
+    """Merge small files, split large ones, apply deletes."""
+    with options.open_existing() as lake:
         table = lake.table(name)
         with worker_on(lake) as worker:
             result = worker.run(
@@ -102,35 +112,35 @@ def compact_table(
             output.result(result)
 
 
-def flush_table(place: Place, output: Output, name: str) -> None:
-    """Inline rows to data files."""
-    with place.found() as lake:
+def flush_table(options: LakeOptions, output: Output, name: str) -> None:
+    """Move inline rows to data files."""
+    with options.open_existing() as lake:
         output.result(lake.table(name).flush())
 
 
 def expire_table(
-    place: Place, output: Output, name: str, older_than: datetime | None, retain_last: int
+    options: LakeOptions, output: Output, name: str, older_than: datetime | None, retain_last: int
 ) -> None:
-    """Forget old snapshots, delete their files."""
-    with place.found() as lake:
+    """Expire old snapshots and delete the files that only they need."""
+    with options.open_existing() as lake:
         table = lake.table(name)
         with ProgressLine(lambda: None, "expiring snapshots"):
             result = table.expire_snapshots(older_than=older_than, retain_last=retain_last)
-        write_expired(result, output)
+        write_expire_result(result, output)
 
 
-def orphans_of_table(place: Place, output: Output, name: str, search: OrphanSearch) -> None:
-    """Files that nothing refers to: listed, and deleted when asked."""
-    with place.found() as lake:
+def orphans_of_table(options: LakeOptions, output: Output, name: str, search: OrphanSearch) -> None:
+    """List files that nothing refers to, and delete them if `search` says so."""
+    with options.open_existing() as lake:
         table = lake.table(name)
-        with ProgressLine(lambda: None, "looking for orphans"):
+        with ProgressLine(lambda: None, "searching for orphans"):
             result = table.remove_orphans(**asdict(search))
-        write_orphans(result, table.location, output)
+        write_orphans_result(result, table.location, output)
 
 
 @contextmanager
 def worker_on(lake: Lake) -> Iterator[Worker]:
-    """A thread that works on a lake, and the session it started, until done."""
+    """A worker for a lake; at the end it stops, with a session that it started."""
     worker = Worker(lake)
     try:
         yield worker

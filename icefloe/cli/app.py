@@ -1,4 +1,4 @@
-"""`icefloe`: the commands and their options. Nothing of Spark is imported before one runs."""
+"""`icefloe`: the commands and their options. Spark is imported only when a command runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from icefloe.cli.output import Format, Output
 from icefloe.version import __version__
 
 if TYPE_CHECKING:
-    from icefloe.cli.actions import Place
+    from icefloe.cli.actions import LakeOptions
 
 app = typer.Typer(
     name="icefloe",
@@ -28,21 +28,23 @@ app = typer.Typer(
 
 FormatOption = Annotated[
     Format | None,
-    typer.Option("--format", help="How results are written; json is one object a line."),
+    typer.Option("--format", help="Output format; json prints one object per line."),
 ]
 LimitOption = Annotated[
     int | None,
-    typer.Option("--limit", min=1, help="At most so many rows; a table has 100, unless told."),
+    typer.Option("--limit", min=1, help="Most rows to print.  [default: 100 in a table, else all]"),
 ]
 OlderOption = Annotated[
     str | None,
-    typer.Option(metavar="MOMENT", help="As 2026-01-31 or 2026-01-31T12:00:00Z; else local time."),
+    typer.Option(
+        metavar="TIMESTAMP", help="2026-01-31 or 2026-01-31T12:00:00Z; without a zone, local time."
+    ),
 ]
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="namespace.table")]
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _GlobalOptions:
     """The options before the command."""
 
     warehouse: Path | None
@@ -50,93 +52,95 @@ class _Given:
     format: Format | None
     debug: bool
 
-    def place(self) -> Place:
-        from icefloe.cli.actions import Place
+    def lake(self) -> LakeOptions:
+        """The lake to open; the folder `lake` by default."""
+        from icefloe.cli.actions import LakeOptions
 
-        return Place(
-            self.warehouse if self.catalog else self.warehouse or Path("lake"), self.catalog
-        )
+        warehouse = self.warehouse if self.catalog else self.warehouse or Path("lake")
+        return LakeOptions(warehouse, self.catalog)
 
     def output(self, format: Format | None, limit: int | None = None) -> Output:
-        """How to write; the option after the command wins over the one before it."""
+        """The output; a --format after the command overrides one before it."""
         return Output(format or self.format or Format.TABLE, limit)
 
     def run(self, work: Callable[[], None]) -> None:
-        """Run a command and leave with its exit status."""
-        from icefloe.cli.shell import guarded
+        """Run a command and exit with its status."""
+        from icefloe.cli.shell import run_reporting_errors
 
-        raise typer.Exit(guarded(work, debug=self.debug))
+        raise typer.Exit(run_reporting_errors(work, debug=self.debug))
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(__version__)
         raise typer.Exit
 
 
 @app.callback()
-def options(
+def global_options(
     context: typer.Context,
     warehouse: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="The folder of the lake.  [default: lake]"),
+        typer.Option(metavar="PATH", help="Folder of the lake.  [default: lake]"),
     ] = None,
     catalog: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="A catalog of PyIceberg's configuration instead."),
+        typer.Option(
+            metavar="NAME", help="Catalog in PyIceberg's configuration, instead of a folder."
+        ),
     ] = None,
     format: FormatOption = None,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show where in the code an error came from.")
-    ] = False,
-    version: Annotated[  # noqa: ARG001  its callback answers
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")] = False,
+    version: Annotated[  # noqa: ARG001  its callback prints it
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Take the options that go before the command."""
+    """Read the options before the command."""
     if warehouse is not None and catalog is not None:
-        raise typer.BadParameter("Give --warehouse or --catalog, not both.")
-    context.obj = _Given(warehouse, catalog, format, debug)
+        raise typer.BadParameter("Use either --warehouse or --catalog, not both.")
+    context.obj = _GlobalOptions(warehouse, catalog, format, debug)
 
 
 @app.command()
 def demo(context: typer.Context) -> None:
-    """Tell a story on a lake in ./demo-lake."""
+    """Run a guided tour on a new lake in ./demo-lake."""
     from icefloe.cli.demo import run_demo
 
-    given: _Given = context.obj
-    if given.catalog is not None:
+    options: _GlobalOptions = context.obj
+    if options.catalog is not None:
         raise typer.BadParameter(
-            "The demo makes a folder of its own: give --warehouse, or nothing."
+            "The demo creates a lake in a folder: use --warehouse instead of --catalog."
         )
-    given.run(lambda: run_demo(given.warehouse or Path("demo-lake")))
+    options.run(lambda: run_demo(options.warehouse or Path("demo-lake")))
 
 
 @app.command()
 def sql(
     context: typer.Context,
     text: Annotated[
-        str | None, typer.Argument(metavar="TEXT", help="Statements, with ; between them.")
+        str | None, typer.Argument(metavar="TEXT", help="Statements separated by semicolons.")
     ] = None,
     file: Annotated[
-        str | None, typer.Option("-f", "--file", metavar="FILE", help="A file of them; - is stdin.")
+        str | None,
+        typer.Option("-f", "--file", metavar="FILE", help="File of statements; - is stdin."),
     ] = None,
     format: FormatOption = None,
     limit: LimitOption = None,
 ) -> None:
-    """Run SQL: TEXT, a file, or from a prompt."""
+    """Run SQL from TEXT, a file, or a prompt."""
     from icefloe.cli import actions
 
-    given: _Given = context.obj
+    options: _GlobalOptions = context.obj
     if text is not None and file is not None:
-        raise typer.BadParameter("Give the statements as TEXT or with -f, not both.")
-    place, output = given.place(), given.output(format, limit)
+        raise typer.BadParameter("Use either TEXT or -f, not both.")
+    lake, output = options.lake(), options.output(format, limit)
     if text is not None:
-        given.run(lambda: actions.run_sql(place, output, text))
+        options.run(lambda: actions.run_sql(lake, output, text))
     elif file is not None or not sys.stdin.isatty():
-        given.run(lambda: actions.run_file(place, output, file or "-"))
+        options.run(lambda: actions.run_file(lake, output, file or "-"))
     else:
-        given.run(lambda: actions.run_prompt(place, output, debug=given.debug))
+        options.run(lambda: actions.run_prompt(lake, output, debug=options.debug))
 
 
 @app.command()
@@ -144,8 +148,8 @@ def tables(context: typer.Context, format: FormatOption = None) -> None:
     """List the tables and their sizes."""
     from icefloe.cli import actions
 
-    given: _Given = context.obj
-    given.run(lambda: actions.list_tables(given.place(), given.output(format)))
+    options: _GlobalOptions = context.obj
+    options.run(lambda: actions.list_tables(options.lake(), options.output(format)))
 
 
 @app.command()
@@ -153,17 +157,17 @@ def show(context: typer.Context, table: TableArgument, format: FormatOption = No
     """Show a table's columns, partitions and counts."""
     from icefloe.cli import actions
 
-    given: _Given = context.obj
-    given.run(lambda: actions.show_table(given.place(), given.output(format), table))
+    options: _GlobalOptions = context.obj
+    options.run(lambda: actions.show_table(options.lake(), options.output(format), table))
 
 
 @app.command()
 def history(context: typer.Context, table: TableArgument, format: FormatOption = None) -> None:
-    """List a table's snapshots in their order."""
+    """List the snapshots that were current, in order."""
     from icefloe.cli import actions
 
-    given: _Given = context.obj
-    given.run(lambda: actions.show_history(given.place(), given.output(format), table))
+    options: _GlobalOptions = context.obj
+    options.run(lambda: actions.show_history(options.lake(), options.output(format), table))
 
 
 @app.command()
@@ -171,8 +175,8 @@ def files(context: typer.Context, table: TableArgument, format: FormatOption = N
     """List a table's data and delete files."""
     from icefloe.cli import actions
 
-    given: _Given = context.obj
-    given.run(lambda: actions.show_files(given.place(), given.output(format), table))
+    options: _GlobalOptions = context.obj
+    options.run(lambda: actions.show_files(options.lake(), options.output(format), table))
 
 
 @app.command()
@@ -181,20 +185,20 @@ def compact(
     table: TableArgument,
     where: Annotated[
         str | None,
-        typer.Option(metavar="CONDITION", help="Only files that may hold such rows."),
+        typer.Option(metavar="CONDITION", help="Rewrite only files that may contain such rows."),
     ] = None,
     target_file_bytes: Annotated[
         int | None,
-        typer.Option(min=1, metavar="BYTES", help="The size to aim at, for the table's own."),
+        typer.Option(min=1, metavar="BYTES", help="Target file size, instead of the table's."),
     ] = None,
     format: FormatOption = None,
 ) -> None:
-    """Join small files, split large ones, apply deletes."""
+    """Merge small files, split large ones, apply deletes."""
     from icefloe.cli import actions
 
-    given: _Given = context.obj
-    place, output = given.place(), given.output(format)
-    given.run(lambda: actions.compact_table(place, output, table, where, target_file_bytes))
+    options: _GlobalOptions = context.obj
+    lake, output = options.lake(), options.output(format)
+    options.run(lambda: actions.compact_table(lake, output, table, where, target_file_bytes))
 
 
 @app.command()
@@ -202,8 +206,8 @@ def flush(context: typer.Context, table: TableArgument, format: FormatOption = N
     """Move inline rows to data files."""
     from icefloe.cli import actions
 
-    given: _Given = context.obj
-    given.run(lambda: actions.flush_table(given.place(), given.output(format), table))
+    options: _GlobalOptions = context.obj
+    options.run(lambda: actions.flush_table(options.lake(), options.output(format), table))
 
 
 @app.command()
@@ -212,16 +216,19 @@ def expire(
     table: TableArgument,
     older_than: OlderOption = None,
     retain_last: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Snapshots to keep on each branch.")
+        int, typer.Option(min=1, metavar="N", help="Snapshots that each branch keeps.")
     ] = 1,
     format: FormatOption = None,
 ) -> None:
-    """Forget old snapshots and delete the files only they need (5 days old, unless told)."""
+    """Expire old snapshots and delete the files that only they need.
+
+    By default snapshots expire after 5 days, or as the table's properties say.
+    """
     from icefloe.cli import actions
 
-    given: _Given = context.obj
-    place, output, moment = given.place(), given.output(format), _moment(older_than)
-    given.run(lambda: actions.expire_table(place, output, table, moment, retain_last))
+    options: _GlobalOptions = context.obj
+    lake, output, cutoff = options.lake(), options.output(format), _timestamp(older_than)
+    options.run(lambda: actions.expire_table(lake, output, table, cutoff, retain_last))
 
 
 @app.command()
@@ -230,40 +237,45 @@ def orphans(
     table: TableArgument,
     older_than: OlderOption = None,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete them; without this they are only listed.")
+        bool, typer.Option("--delete", help="Delete the files instead of listing them.")
     ] = False,
     allow_recent: Annotated[
         bool,
-        typer.Option("--allow-recent", help="Delete files younger than a day; nobody may write."),
+        typer.Option(
+            "--allow-recent", help="Allow files younger than a day; stop all writers first."
+        ),
     ] = False,
     folder: Annotated[
         list[str] | None,
         typer.Option(
             "--folder",
             metavar="LOCATION",
-            help="A folder of the table in which files of any name are taken. Can be repeated.",
+            help="Folder of the table whose files all belong to it. Can be repeated.",
         ),
     ] = None,
     format: FormatOption = None,
 ) -> None:
-    """List files that nothing refers to (3 days old, unless told)."""
+    """List or delete files that nothing refers to.
+
+    By default files count from an age of 3 days.
+    """
     from icefloe.cli import actions
     from icefloe.maintenance.orphans import OrphanSearch
 
-    given: _Given = context.obj
-    place, output, moment = given.place(), given.output(format), _moment(older_than)
-    search = OrphanSearch(moment, not delete, allow_recent, tuple(folder or ()))
-    given.run(lambda: actions.orphans_of_table(place, output, table, search))
+    options: _GlobalOptions = context.obj
+    lake, output, cutoff = options.lake(), options.output(format), _timestamp(older_than)
+    search = OrphanSearch(cutoff, not delete, allow_recent, tuple(folder or ()))
+    options.run(lambda: actions.orphans_of_table(lake, output, table, search))
 
 
-def _moment(text: str | None) -> datetime | None:
+def _timestamp(text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
         return datetime.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is no moment: write 2026-01-31 or 2026-01-31T12:00:00Z.",
+            f"{text!r} is not a valid timestamp: use 2026-01-31 or 2026-01-31T12:00:00Z.",
             param_hint="--older-than",
         ) from None
 

@@ -1,4 +1,4 @@
-"""`icefloe demo`: the life of an orders table, each statement with what it cost."""
+"""`icefloe demo`: a guided tour of SQL statements on an orders table, with the cost of each."""
 
 from __future__ import annotations
 
@@ -12,226 +12,91 @@ from rich.rule import Rule
 from rich.syntax import Syntax
 from rich.text import Text
 
-from icefloe.cli.actions import Place, worker_on
+from icefloe.cli.actions import LakeOptions, worker_on
 from icefloe.cli.output import Format, Output, size, stdout
 from icefloe.cli.records import Records, of_dicts
 from icefloe.cli.shell import Shell
 from icefloe.errors import IcefloeError, StatementError
 from icefloe.results import DmlResult
 
-# -------------------------------------------------------------------------------------------------
-# The chapters of the demo: what is said, and the statements that are shown and run.
-
 TABLE = "shop.orders"
-
-_ORDERS = """
-  SELECT id,
-         element_at(array('us', 'eu', 'asia'), int(id % 3) + 1) AS region,
-         date_add(DATE '2026-01-01', int(id / 4000)) AS day,
-         concat('customer-', id % 997) AS customer,
-         cast({amount} AS decimal(10, 2)) AS amount,
-         {status} AS status
-  FROM range({ids})""".rstrip()
-
-
-def _orders(ids: str, amount: str = "id % 5000 / 10", status: str = "'new'") -> str:
-    return _ORDERS.format(ids=ids, amount=amount, status=status)
-
-
-@dataclass(frozen=True, slots=True)
-class Chapter:
-    """Some words and the statements after them; `{loaded}` is the snapshot of the load."""
-
-    title: str
-    words: str
-    statements: tuple[str, ...]
-    fails: bool = False
-
-
-CHAPTERS = (
-    Chapter(
-        "Load 20,000 orders of five days",
-        "A table partitioned by region and day: one file for each region of each day.",
-        (
-            """\
-CREATE TABLE shop.orders (
-  id BIGINT NOT NULL, region STRING, day DATE, customer STRING, amount DECIMAL(10, 2),
-  status STRING
-) PARTITIONED BY (region, days(day))""",
-            f"INSERT INTO shop.orders{_orders('20000')}",
-            "SELECT * FROM shop.orders ORDER BY id LIMIT 5",
-        ),
-    ),
-    Chapter(
-        "Update a few rows",
-        "Ask first: which files would be looked at, which are ruled out, and why. Then do it. The "
-        "old files stay as they are; new rows and a list of deleted positions go beside them.",
-        (
-            "EXPLAIN UPDATE shop.orders SET status = 'late' WHERE region = 'eu' AND amount > 499",
-            "UPDATE shop.orders SET status = 'late' WHERE region = 'eu' AND amount > 499",
-        ),
-    ),
-    Chapter(
-        "The same by copy-on-write",
-        "A property of the table decides how. Now the one file that holds such rows is written "
-        "anew, and readers have nothing to apply.",
-        (
-            "ALTER TABLE shop.orders SET TBLPROPERTIES ('write.update.mode' = 'copy-on-write')",
-            """\
-UPDATE shop.orders SET amount = amount * 2
-WHERE region = 'us' AND day = DATE '2026-01-02' AND customer = 'customer-7'""",
-        ),
-    ),
-    Chapter(
-        "Merge a change feed",
-        "Orders 19,700 and later: changed, cancelled, new. Their keys rule out the files of all "
-        "other days before a row is read.",
-        (
-            """\
-CREATE TABLE shop.changes AS
-SELECT if(id >= 20000, 'insert', if(id % 5 = 0, 'delete', 'update')) AS op, *
-FROM ("""
-            + _orders("19700, 20300", "id / 100", "'paid'")
-            + ")",
-            "SELECT op, count(*) AS changes FROM shop.changes GROUP BY op ORDER BY op",
-            """\
-MERGE INTO shop.orders AS o USING shop.changes AS c ON o.id = c.id
-WHEN MATCHED AND c.op = 'delete' THEN DELETE
-WHEN MATCHED THEN UPDATE SET *
-WHEN NOT MATCHED AND c.op <> 'delete' THEN INSERT *""",
-        ),
-    ),
-    Chapter(
-        "Replace a day",
-        "The third of January was loaded wrong. Its files go and new ones come in one commit; no "
-        "old file is opened, and nobody sees the day empty.",
-        (
-            "INSERT INTO shop.orders REPLACE WHERE day = DATE '2026-01-03'"
-            + _orders("8000, 11900", status="'corrected'"),
-        ),
-    ),
-    Chapter(
-        "Delete",
-        "A region's day falls on the borders of files: metadata alone. One customer is in nearly "
-        "all files: with `auto` each is rewritten or gets a list of positions, by how many of "
-        "its rows go.",
-        (
-            "DELETE FROM shop.orders WHERE region = 'asia' AND day = DATE '2026-01-01'",
-            "ALTER TABLE shop.orders SET TBLPROPERTIES ('write.delete.mode' = 'auto')",
-            "DELETE FROM shop.orders WHERE customer = 'customer-13'",
-        ),
-    ),
-    Chapter(
-        "Travel in time",
-        "One snapshot per statement, and every one of them can still be read.",
-        (
-            """\
-SELECT committed_at, summary['icefloe.operation'] AS statement, summary['icefloe.mode'] AS mode,
-       summary['total-data-files'] AS data_files, summary['total-delete-files'] AS delete_files
-FROM shop.orders.snapshots ORDER BY committed_at""",
-            """\
-SELECT 'now' AS what, count(*) AS orders, sum(amount) AS amount FROM shop.orders
-UNION ALL
-SELECT 'as loaded', count(*), sum(amount)
-FROM shop.orders VERSION AS OF {loaded}""",
-        ),
-    ),
-    Chapter(
-        "Mistakes change nothing",
-        "Each of these is refused before anything is published, and says what to do.",
-        (
-            "DELETE FORM shop.orders",
-            "UPDATE shop.orders SET amuont = 0",
-            "DELETE FROM shop.orders WHERE rand() < 0.5",
-            "UPDATE shop.orders SET amount = 'a lot' WHERE id = 1",
-            """\
-MERGE INTO shop.orders AS o
-USING (VALUES (1, 'paid'), (1, 'lost') AS v(id, status)) AS c ON o.id = c.id
-WHEN MATCHED THEN UPDATE SET status = c.status""",
-            "INSERT INTO shop.orders REPLACE WHERE day = DATE '2026-01-03'" + _orders("7999, 8001"),
-        ),
-        fails=True,
-    ),
-)
-
-
-_MARKER = ".icefloe-demo"  # only a folder that has it is ever deleted
+_MARKER = ".icefloe-demo"  # the demo deletes only folders that contain this file
 _WIDTH = 90
 
 
 def run_demo(folder: Path) -> None:
-    """Tell the story on a lake made anew in `folder`."""
-    _make_anew(folder)
-    with Place(folder, None).opened() as lake, worker_on(lake) as worker:
-        telling = _Telling(Shell(lake, worker, Output(Format.TABLE)))
+    """Run the chapters on a new lake in `folder`."""
+    _create_folder(folder)
+    with LakeOptions(folder, None).open() as lake, worker_on(lake) as worker:
+        tour = _Tour(Shell(lake, worker, Output(Format.TABLE)))
         for chapter in CHAPTERS:
-            telling.tell(chapter)
-        telling.tell_costs()
-        telling.roll_back()
-    _say(f"The lake stays in {folder}. Look around: icefloe --warehouse {folder} sql")
+            tour.run_chapter(chapter)
+        tour.show_costs()
+        tour.roll_back()
+    _print_text(f"The lake is in {folder}. To explore it: icefloe --warehouse {folder} sql")
 
 
-def _make_anew(folder: Path) -> None:
+def _create_folder(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
         if not (folder / _MARKER).exists():
             raise StatementError(
-                f"{str(folder)!r} is not empty and was not made by the demo: it is left alone. "
-                "Choose another folder with --warehouse."
+                f"{str(folder)!r} is not empty and was not created by the demo, so the demo does "
+                "not replace it. Set another folder with --warehouse."
             )
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / _MARKER).write_text("`icefloe demo` deletes this folder when it is run again.\n")
+    (folder / _MARKER).write_text("`icefloe demo` deletes this folder when it runs again.\n")
 
 
 @dataclass(slots=True)
-class _Telling:
-    """Runs the chapters and remembers what each statement cost."""
+class _Tour:
+    """Runs the chapters and records the cost of each statement."""
 
     shell: Shell
     costs: list[dict[str, object]] = field(default_factory=list)
 
-    def tell(self, chapter: Chapter) -> None:
-        """Say, show and run one chapter."""
-        _head(chapter.title)
-        _say(chapter.words)
+    def run_chapter(self, chapter: Chapter) -> None:
+        """Print the text of a chapter, then show and run its statements."""
+        _print_heading(chapter.title)
+        _print_text(chapter.text)
         for statement in chapter.statements:
             text = statement.format(loaded=self._loaded()) if "{" in statement else statement
-            _show_sql(text)
+            _print_sql(text)
             if chapter.fails:
-                self._refused(text)
+                self._run_failing(text)
             else:
                 self._run(text)
 
-    def tell_costs(self) -> None:
-        """All statements once more, side by side."""
-        _head("What each statement cost")
-        _say("Every number is measured, and stands in the summary of the statement's snapshot too.")
+    def show_costs(self) -> None:
+        """Print the costs of all statements as one table."""
+        _print_heading("The cost of each statement")
+        _print_text("All numbers are measured. The summary of each snapshot has them too.")
         self.shell.output.records(of_dicts(self.costs))
 
     def roll_back(self) -> None:
-        """End where the story began."""
-        _head("Back to the load")
+        """Return the table to the snapshot of the load."""
+        _print_heading("Roll back to the load")
         loaded = self._loaded()
-        _say(f'From Python: lake.table("{TABLE}").rollback({loaded})')
+        _print_text(f'In Python: lake.table("{TABLE}").rollback({loaded})')
         table = self.shell.lake.table(TABLE)
         self.shell.worker.run(lambda _progress: table.rollback(loaded))
         self._run(f"SELECT count(*) AS orders FROM {TABLE}")  # noqa: S608  no outside text
 
     def _run(self, text: str) -> None:
-        found = self.shell.found_by(text)
-        if isinstance(found, DmlResult):
-            self.costs.append(_cost(found))
-        elif isinstance(found, Records) and found.names == ("plan",):
-            found = self._shortened(found)
-        self.shell.write(found)
+        output = self.shell.execute(text)
+        if isinstance(output, DmlResult):
+            self.costs.append(_cost(output))
+        elif isinstance(output, Records) and output.names == ("plan",):
+            output = self._with_short_paths(output)
+        self.shell.write(output)
 
-    def _shortened(self, plan: Records) -> Records:
-        """A plan that names files from the table's folder on."""
+    def _with_short_paths(self, plan: Records) -> Records:
+        """A plan whose file paths are relative to the table's data folder."""
         folder = self.shell.lake.table(TABLE).location + "/data/"
         rows = [(str(text).replace(folder, ""),) for (text,) in plan.rows]
         return replace(plan, rows=rows)
 
-    def _refused(self, text: str) -> None:
+    def _run_failing(self, text: str) -> None:
         try:
             self.shell.run_one(text)
         except IcefloeError as error:
@@ -257,19 +122,155 @@ def _cost(result: DmlResult) -> dict[str, object]:
     }
 
 
-def _head(title: str) -> None:
+def _print_heading(title: str) -> None:
     stdout().print()
     stdout().print(Rule(Text(title, style="bold"), align="left"), width=_WIDTH)
 
 
-def _say(words: str) -> None:
-    stdout().print(Text(words), width=_WIDTH)
+def _print_text(text: str) -> None:
+    stdout().print(Text(text), width=_WIDTH)
 
 
-def _show_sql(text: str) -> None:
+def _print_sql(text: str) -> None:
     stdout().print()
     if stdout().is_terminal:
-        coloured = Syntax(text, "sql", background_color="default", word_wrap=True)
-        stdout().print(Padding(coloured, (0, 0, 0, 2)), width=_WIDTH)
+        highlighted = Syntax(text, "sql", background_color="default", word_wrap=True)
+        stdout().print(Padding(highlighted, (0, 0, 0, 2)), width=_WIDTH)
     else:
         stdout().print(Text(indent(text, "  ")))
+
+
+# -------------------------------------------------------------------------------------------------
+# The chapters
+
+_ORDERS = """
+  SELECT id,
+         element_at(array('us', 'eu', 'asia'), int(id % 3) + 1) AS region,
+         date_add(DATE '2026-01-01', int(id / 4000)) AS day,
+         concat('customer-', id % 997) AS customer,
+         cast({amount} AS decimal(10, 2)) AS amount,
+         {status} AS status
+  FROM range({ids})""".rstrip()
+
+
+def _orders(ids: str, amount: str = "id % 5000 / 10", status: str = "'new'") -> str:
+    return _ORDERS.format(ids=ids, amount=amount, status=status)
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A short text and the statements after it; `{loaded}` is the snapshot of the load."""
+
+    title: str
+    text: str
+    statements: tuple[str, ...]
+    fails: bool = False
+
+
+CHAPTERS = (
+    Chapter(
+        "Load 20,000 orders from five days",
+        "The table is partitioned by region and day, so the load writes one file for each region "
+        "and day.",
+        (
+            """\
+CREATE TABLE shop.orders (
+  id BIGINT NOT NULL, region STRING, day DATE, customer STRING, amount DECIMAL(10, 2),
+  status STRING
+) PARTITIONED BY (region, days(day))""",
+            f"INSERT INTO shop.orders{_orders('20000')}",
+            "SELECT * FROM shop.orders ORDER BY id LIMIT 5",
+        ),
+    ),
+    Chapter(
+        "Update a few rows",
+        "EXPLAIN shows which files the statement will read, which it skips, and why. The UPDATE is "
+        "merge-on-read: it leaves the old files unchanged and writes the new versions of the rows "
+        "to a new data file and the positions of the old ones to a delete file.",
+        (
+            "EXPLAIN UPDATE shop.orders SET status = 'late' WHERE region = 'eu' AND amount > 499",
+            "UPDATE shop.orders SET status = 'late' WHERE region = 'eu' AND amount > 499",
+        ),
+    ),
+    Chapter(
+        "Update with copy-on-write",
+        "A table property sets the mode. Now the statement rewrites the one file that contains "
+        "matching rows. Writing costs more, but readers have no deletes to apply.",
+        (
+            "ALTER TABLE shop.orders SET TBLPROPERTIES ('write.update.mode' = 'copy-on-write')",
+            """\
+UPDATE shop.orders SET amount = amount * 2
+WHERE region = 'us' AND day = DATE '2026-01-02' AND customer = 'customer-7'""",
+        ),
+    ),
+    Chapter(
+        "Merge a change feed",
+        "The feed updates, deletes and inserts orders from id 19,700 on. The range of its keys "
+        "excludes the files of all other days before any row is read.",
+        (
+            """\
+CREATE TABLE shop.changes AS
+SELECT if(id >= 20000, 'insert', if(id % 5 = 0, 'delete', 'update')) AS op, *
+FROM ("""
+            + _orders("19700, 20300", "id / 100", "'paid'")
+            + ")",
+            "SELECT op, count(*) AS changes FROM shop.changes GROUP BY op ORDER BY op",
+            """\
+MERGE INTO shop.orders AS o USING shop.changes AS c ON o.id = c.id
+WHEN MATCHED AND c.op = 'delete' THEN DELETE
+WHEN MATCHED THEN UPDATE SET *
+WHEN NOT MATCHED AND c.op <> 'delete' THEN INSERT *""",
+        ),
+    ),
+    Chapter(
+        "Replace a day",
+        "Suppose that January 3 was loaded with errors. REPLACE WHERE removes its files and adds "
+        "new ones in a single commit. It reads no old file, and no reader sees the day empty.",
+        (
+            "INSERT INTO shop.orders REPLACE WHERE day = DATE '2026-01-03'"
+            + _orders("8000, 11900", status="'corrected'"),
+        ),
+    ),
+    Chapter(
+        "Delete",
+        "One region and day is a whole partition, so the first DELETE changes only metadata. One "
+        "customer has rows in nearly all files. In the mode `auto` the second DELETE rewrites a "
+        "file if it deletes many of its rows, and writes a delete file otherwise.",
+        (
+            "DELETE FROM shop.orders WHERE region = 'asia' AND day = DATE '2026-01-01'",
+            "ALTER TABLE shop.orders SET TBLPROPERTIES ('write.delete.mode' = 'auto')",
+            "DELETE FROM shop.orders WHERE customer = 'customer-13'",
+        ),
+    ),
+    Chapter(
+        "Time travel",
+        "Each statement committed one snapshot, and every snapshot can still be queried.",
+        (
+            """\
+SELECT committed_at, summary['icefloe.operation'] AS statement, summary['icefloe.mode'] AS mode,
+       summary['total-data-files'] AS data_files, summary['total-delete-files'] AS delete_files
+FROM shop.orders.snapshots ORDER BY committed_at""",
+            """\
+SELECT 'now' AS version, count(*) AS orders, sum(amount) AS amount FROM shop.orders
+UNION ALL
+SELECT 'as loaded', count(*), sum(amount)
+FROM shop.orders VERSION AS OF {loaded}""",
+        ),
+    ),
+    Chapter(
+        "Errors change nothing",
+        "Each of these statements fails before it commits anything, and says what is wrong.",
+        (
+            "DELETE FORM shop.orders",
+            "UPDATE shop.orders SET amuont = 0",
+            "DELETE FROM shop.orders WHERE rand() < 0.5",
+            "UPDATE shop.orders SET amount = 'a lot' WHERE id = 1",
+            """\
+MERGE INTO shop.orders AS o
+USING (VALUES (1, 'paid'), (1, 'lost') AS v(id, status)) AS c ON o.id = c.id
+WHEN MATCHED THEN UPDATE SET status = c.status""",
+            "INSERT INTO shop.orders REPLACE WHERE day = DATE '2026-01-03'" + _orders("7999, 8001"),
+        ),
+        fails=True,
+    ),
+)

@@ -1,4 +1,4 @@
-"""The result of a statement in one line, for people."""
+"""What the command line prints: tables and text for people, JSON lines and CSV for programs."""
 
 from __future__ import annotations
 
@@ -17,71 +17,12 @@ from rich.text import Text
 from icefloe.cli.records import Records, cell_text, csv_field, json_text, of_dicts
 from icefloe.results import DmlResult, ExpireResult, OrphansResult
 
-
-def told(result: DmlResult) -> str:
-    """`merge: 3 inserted, 2 updated in 0.9 s; 2 of 8 files read; 1 data file added; …`."""
-    parts = [f"{result.operation}: {rows_told(result)} in {result.duration_s:.1f} s"]
-    known = result.files_scanned + result.files_skipped
-    if known:
-        parts.append(f"{result.files_scanned:,} of {count(known, 'file')} read")
-    parts += [text for text in (files_told(result),) if text]
-    if result.bytes_written:
-        parts.append(f"{size(result.bytes_written)} written")
-    if result.snapshot_id is not None:
-        parts.append(f"snapshot {result.snapshot_id}")
-    return "; ".join(parts)
-
-
-def rows_told(result: DmlResult) -> str:
-    """How many rows were inserted, updated and deleted."""
-    counts = {
-        "inserted": result.rows_inserted,
-        "updated": result.rows_updated,
-        "deleted": result.rows_deleted,
-    }
-    found = [f"{number:,} {what}" for what, number in counts.items() if number]
-    if result.operation == "compact" and result.snapshot_id is not None:
-        found = [f"{count(result.rows_copied, 'row')} rewritten"]
-    return ", ".join(found) or "nothing to change"
-
-
-def files_told(result: DmlResult) -> str:
-    """How many files were added and removed; empty when none."""
-    added = _files(result.data_files_added, result.delete_files_added)
-    removed = _files(result.data_files_removed, result.delete_files_removed)
-    return ", ".join(
-        f"{files} {what}" for files, what in ((added, "added"), (removed, "removed")) if files
-    )
-
-
-def count(number: int, noun: str) -> str:
-    """A number with its noun: `1 file`, `2 files`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def size(number: float) -> str:
-    """Bytes as people say them."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} TB"
-
-
-def _files(data: int, deletes: int) -> str:
-    kinds = ((data, "data file"), (deletes, "delete file"))
-    return " and ".join(count(number, noun) for number, noun in kinds if number)
-
-
-# -------------------------------------------------------------------------------------------------
-# What goes to stdout: tables for people, JSON lines and CSV for programs.
-
 _TABLE_ROWS = 100
-_NO_WRAP = 1_000_000  # columns of a file or pipe: nothing is cut
+_NO_WRAP = 1_000_000  # console width for files and pipes: no cell is folded
 
 
 class Format(StrEnum):
-    """How results are written."""
+    """The format of results."""
 
     TABLE = "table"
     JSON = "json"
@@ -97,57 +38,58 @@ class Output:
 
     @property
     def table_rows(self) -> int:
-        """How many rows a table shows: it is held in memory, unlike the other formats."""
+        """The most rows that a table shows: unlike other formats it is held in memory."""
         return self.limit or _TABLE_ROWS
 
-    def records(self, found: Records) -> None:
-        """Write rows as they come; a table waits for all of its own."""
+    def records(self, records: Records) -> None:
+        """Write rows as they arrive; a table is written when all its rows are there."""
         match self.format:
             case Format.JSON:
-                names = _distinct(found.names)
+                names = _unique_names(records.names)
                 _write_lines(
-                    json_text(dict(zip(names, row, strict=True))) + "\n" for row in self._cut(found)
+                    json_text(dict(zip(names, row, strict=True))) + "\n"
+                    for row in self._limited(records)
                 )
             case Format.CSV:
-                _write_lines(_csv(found.names, self._cut(found)))
+                _write_lines(_csv(records.names, self._limited(records)))
             case Format.TABLE:
-                self._table(found)
+                self._table(records)
 
     def result(self, result: DmlResult) -> None:
-        """Write what a statement did."""
+        """Write the result of a statement."""
         if self.format is Format.TABLE:
-            stdout().print(Text(told(result)))
+            stdout().print(Text(result_line(result)))
             return
-        self.fields(asdict(result))
+        self.fields(result.as_dict())
 
     def fields(self, fields: Mapping[str, object]) -> None:
         """Write one record for programs."""
         self.records(Records(tuple(fields), (False,) * len(fields), [tuple(fields.values())]))
 
     def note(self, text: str) -> None:
-        """Write a line for people; programs are not told."""
+        """Write a line for people; nothing in the formats for programs."""
         if self.format is Format.TABLE:
             stdout().print(Text(text, style="dim"))
 
-    def _cut(self, found: Records) -> Iterable[Sequence[object]]:
-        return found.rows if self.limit is None else islice(found.rows, self.limit)
+    def _limited(self, records: Records) -> Iterable[Sequence[object]]:
+        return records.rows if self.limit is None else islice(records.rows, self.limit)
 
-    def _table(self, found: Records) -> None:
-        rows = iter(found.rows)
+    def _table(self, records: Records) -> None:
+        rows = iter(records.rows)
         shown = list(islice(rows, self.table_rows))
-        rest = next(rows, None) is not None
-        if len(found.names) == 1 and len(shown) == 1 and "\n" in str(shown[0][0]):
-            stdout().print(Text(cell_text(shown[0][0])))  # a plan, not a value
+        has_more = next(rows, None) is not None
+        if len(records.names) == 1 and len(shown) == 1 and "\n" in str(shown[0][0]):
+            stdout().print(Text(cell_text(shown[0][0])))  # a plan: text of several lines
             return
-        stdout().print(_drawn(found, shown))
-        if rest:
-            self.note(f"{count(len(shown), 'row')}, and there are more: --limit N shows N of them")
+        stdout().print(_table_of(records, shown))
+        if has_more:
+            self.note(f"{count(len(shown), 'row')} shown, there are more: use --limit N")
         else:
             self.note(count(len(shown), "row"))
 
 
 def stdout() -> Console:
-    """The console of stdout as it is now; no colours and no folding into a file or pipe."""
+    """A console on the current stdout; without colours and folding unless it is a terminal."""
     if sys.stdout.isatty():
         return Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
     return Console(
@@ -161,14 +103,14 @@ def stdout() -> Console:
 
 
 def stderr() -> Console:
-    """The console of stderr as it is now."""
+    """A console on the current stderr."""
     return Console(file=sys.stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
-def _drawn(found: Records, rows: Sequence[Sequence[object]]) -> Table:
-    terminal = sys.stdout.isatty()
-    table = Table(box=box.ROUNDED if terminal else box.ASCII, header_style="bold")
-    for name, numeric in zip(found.names, found.numeric, strict=True):
+def _table_of(records: Records, rows: Sequence[Sequence[object]]) -> Table:
+    style = box.ROUNDED if sys.stdout.isatty() else box.ASCII
+    table = Table(box=style, header_style="bold")
+    for name, numeric in zip(records.names, records.numeric, strict=True):
         table.add_column(
             Text(cell_text(name)), justify="right" if numeric else "left", overflow="fold"
         )
@@ -188,15 +130,15 @@ def _csv(names: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str
         yield ",".join(map(csv_field, row)) + "\r\n"
 
 
-def _distinct(names: Sequence[str]) -> list[str]:
-    """Names that can be keys of one object: `id`, `id_2`."""
-    found: list[str] = []
+def _unique_names(names: Sequence[str]) -> list[str]:
+    """Names that can be keys of one JSON object: `id`, `id_2`."""
+    unique: list[str] = []
     for name in names:
-        chosen, number = name, 2
-        while chosen in found:
-            chosen, number = f"{name}_{number}", number + 1
-        found.append(chosen)
-    return found
+        candidate, number = name, 2
+        while candidate in unique:
+            candidate, number = f"{name}_{number}", number + 1
+        unique.append(candidate)
+    return unique
 
 
 def _write_lines(lines: Iterable[str]) -> None:
@@ -206,18 +148,79 @@ def _write_lines(lines: Iterable[str]) -> None:
 
 
 # -------------------------------------------------------------------------------------------------
-# What expiring and looking for orphans did, for people or programs.
+# The result of a statement as one line
 
 
-def write_expired(result: ExpireResult, output: Output) -> None:
-    """`expire: 2 snapshots gone, 1 kept in 0.1 s; 1 data file and 2 manifests deleted, 9.1 kB`."""
+def result_line(result: DmlResult) -> str:
+    """`merge: 3 inserted, 2 updated in 0.9 s; 2 of 8 files read; 1 data file added; …`."""
+    parts = [f"{result.operation}: {changed_rows(result)} in {result.duration_s:.1f} s"]
+    files = result.files_scanned + result.files_skipped
+    if files:
+        parts.append(f"{result.files_scanned:,} of {count(files, 'file')} read")
+    parts += [text for text in (changed_files(result),) if text]
+    if result.bytes_written:
+        parts.append(f"{size(result.bytes_written)} written")
+    if result.snapshot_id is not None:
+        parts.append(f"snapshot {result.snapshot_id}")
+    return "; ".join(parts)
+
+
+def changed_rows(result: DmlResult) -> str:
+    """The number of rows inserted, updated and deleted."""
+    counts = {
+        "inserted": result.rows_inserted,
+        "updated": result.rows_updated,
+        "deleted": result.rows_deleted,
+    }
+    parts = [f"{number:,} {action}" for action, number in counts.items() if number]
+    if result.operation == "compact" and result.snapshot_id is not None:
+        parts = [f"{count(result.rows_copied, 'row')} rewritten"]
+    return ", ".join(parts) or "nothing to change"
+
+
+def changed_files(result: DmlResult) -> str:
+    """The number of files added and removed; empty if there are none."""
+    added = _files_text(result.data_files_added, result.delete_files_added)
+    removed = _files_text(result.data_files_removed, result.delete_files_removed)
+    return ", ".join(
+        f"{files} {action}" for files, action in ((added, "added"), (removed, "removed")) if files
+    )
+
+
+def _files_text(data: int, deletes: int) -> str:
+    kinds = ((data, "data file"), (deletes, "delete file"))
+    return " and ".join(count(number, noun) for number, noun in kinds if number)
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun: `1 file`, `2 files`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def size(number: float) -> str:
+    """A number of bytes with its unit: `1.2 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} TB"
+
+
+# -------------------------------------------------------------------------------------------------
+# Results of `icefloe expire` and `icefloe orphans`
+
+
+def write_expire_result(result: ExpireResult, output: Output) -> None:
+    """`expire: 2 snapshots expired, 1 kept in 0.1 s; 1 data file, 2 manifests deleted, 9.1 kB`."""
     if output.format is not Format.TABLE:
         output.fields(asdict(result))
         return
-    snapshots = count(len(result.snapshots_expired), "snapshot")
-    parts = [f"expire: {snapshots} gone, {result.snapshots_kept} kept in {result.duration_s:.1f} s"]
+    expired = count(len(result.snapshots_expired), "snapshot")
+    parts = [
+        f"expire: {expired} expired, {result.snapshots_kept} kept in {result.duration_s:.1f} s"
+    ]
     if result.refs_removed:
-        parts.append(f"no longer there: {', '.join(result.refs_removed)}")
+        parts.append(f"branches and tags removed: {', '.join(result.refs_removed)}")
     kinds = {
         "data file": result.data_files_deleted,
         "delete file": result.delete_files_deleted,
@@ -233,12 +236,13 @@ def write_expired(result: ExpireResult, output: Output) -> None:
         parts.append(f"{failed} could not be deleted: {', '.join(result.files_failed)}")
     if result.files_kept:
         kept = count(len(result.files_kept), "file")
-        parts.append(f"{kept} left, which may not be the table's: {', '.join(result.files_kept)}")
+        locations = ", ".join(result.files_kept)
+        parts.append(f"{kept} kept that may not belong to the table: {locations}")
     stdout().print(Text("; ".join(parts)))
 
 
-def write_orphans(result: OrphansResult, location: str, output: Output) -> None:
-    """A table of the files, and whether they are gone."""
+def write_orphans_result(result: OrphansResult, location: str, output: Output) -> None:
+    """Write a table of the orphans and one line that sums them up."""
     if output.format is not Format.TABLE:
         output.fields(asdict(result))
         return
@@ -255,70 +259,80 @@ def write_orphans(result: OrphansResult, location: str, output: Output) -> None:
                 ]
             )
         )
-    files = f"{count(len(result.files), 'file')}, {size(result.bytes)}"
+    stdout().print(Text(f"orphans: {'; '.join(_orphans_summary(result))}"))
+
+
+def _orphans_summary(result: OrphansResult) -> Iterator[str]:
     if not result.files:
-        told = "nothing to remove"
+        yield "nothing to delete"
     elif result.dry_run:
-        told = f"{files}: listed only, --delete removes them"
+        files = f"{count(len(result.files), 'file')}, {size(result.bytes)}"
+        yield f"{files} found, none deleted: use --delete to delete them"
     else:
-        deleted = f"{count(result.files_deleted, 'file')}, {size(result.bytes_deleted)}"
-        told = f"{deleted} deleted"
-        told += f"; {count(len(failed), 'file')} could not be" if failed else ""
+        yield f"{count(result.files_deleted, 'file')}, {size(result.bytes_deleted)} deleted"
+        if result.files_failed:
+            yield f"{count(len(result.files_failed), 'file')} could not be deleted"
     if result.files_too_young:
-        told += f"; {count(result.files_too_young, 'file')} too young to tell"
+        yield f"{count(result.files_too_young, 'file')} kept that may still be committed"
     if result.files_unrecognised:
-        told += f"; {count(result.files_unrecognised, 'file')} outside the table's location left, "
-        told += "which Iceberg writers do not name so: --folder takes them too"
-    stdout().print(Text(f"orphans: {told}"))
+        files = count(result.files_unrecognised, "file")
+        yield (
+            f"{files} kept outside the table's location whose names are not those of an Iceberg "
+            "writer: use --folder to include them"
+        )
 
 
 # -------------------------------------------------------------------------------------------------
-# `icefloe show TABLE` for people.
+# `icefloe show TABLE`
+
+_LABEL_WIDTH = 13
 
 
-def describe(found: dict[str, Any], output: Output) -> None:
-    """Write the facts of one table: one JSON object, one CSV row, or something to read."""
+def write_table_facts(facts: dict[str, Any], output: Output) -> None:
+    """Write the facts of one table: one JSON object, one CSV row, or a page for people."""
     if output.format is not Format.TABLE:
-        output.records(of_dicts([found]))
+        output.records(of_dicts([facts]))
         return
-    stdout().print(Text(found["table"], style="bold"))
-    output.records(of_dicts(_columns(found)))
-    for name, text in _description(found):
-        stdout().print(Text.assemble((f"{name:13}", "cyan"), text))
-    for key, value in found["properties"].items():
-        stdout().print(Text.assemble((f"{'':13}{key}", "dim"), f" = {cell_text(value)}"))
+    stdout().print(Text(facts["table"], style="bold"))
+    output.records(of_dicts(_columns(facts)))
+    for label, text in _labelled_facts(facts):
+        stdout().print(Text.assemble((label.ljust(_LABEL_WIDTH), "cyan"), text))
+    for key, value in facts["properties"].items():
+        indented = f"{'':{_LABEL_WIDTH}}{key}"
+        stdout().print(Text.assemble((indented, "dim"), f" = {cell_text(value)}"))
 
 
-def _columns(found: dict[str, Any]) -> list[dict[str, object]]:
-    """The columns; without comments where no column has one."""
-    commented = any(column["comment"] for column in found["columns"])
-    shown = ("name", "type", "required", *(["comment"] if commented else []))
-    return [{key: column[key] for key in shown} for column in found["columns"]]
+def _columns(facts: dict[str, Any]) -> list[dict[str, object]]:
+    """The columns; the comments are left out if no column has one."""
+    has_comments = any(column["comment"] for column in facts["columns"])
+    shown = ("name", "type", "required", *(["comment"] if has_comments else []))
+    return [{key: column[key] for key in shown} for column in facts["columns"]]
 
 
-def _description(found: dict[str, Any]) -> list[tuple[str, str]]:
-    snapshot = found["snapshot"]
-    made = "none yet"
-    if snapshot:
-        by = snapshot["statement"] or snapshot["operation"] or "?"
-        moment = cell_text(snapshot["made_at"].replace(microsecond=0))
-        made = f"{snapshot['id']}, {by} at {moment}"
+def _labelled_facts(facts: dict[str, Any]) -> list[tuple[str, str]]:
     return [
-        ("partitioned", ", ".join(found["partition_by"]) or "no"),
-        ("sorted", ", ".join(found["sort_by"]) or "no"),
-        ("rows", _rows(found)),
-        ("snapshot", f"{made} ({count(found['snapshots'], 'snapshot')} kept)"),
-        ("location", found["location"]),
-        ("format", f"Iceberg v{found['format_version']}"),
-        ("properties", "" if found["properties"] else "none"),
+        ("partitioned", ", ".join(facts["partition_by"]) or "no"),
+        ("sorted", ", ".join(facts["sort_by"]) or "no"),
+        ("rows", _rows_text(facts)),
+        ("snapshot", f"{_snapshot_text(facts)} ({count(facts['snapshots'], 'snapshot')} in all)"),
+        ("location", facts["location"]),
+        ("format", f"Iceberg v{facts['format_version']}"),
+        ("properties", "" if facts["properties"] else "none"),
     ]
 
 
-def _rows(found: dict[str, Any]) -> str:
-    rows = found["rows"]
-    told = (
-        f"{rows:,}" if rows is not None else "known by counting only (there are equality deletes)"
-    )
-    files = count(found["data_files"] or 0, "data file")
-    deletes = count(found["delete_files"] or 0, "delete file")
-    return f"{told} in {files} and {deletes}, {size(found['bytes'] or 0)}"
+def _snapshot_text(facts: dict[str, Any]) -> str:
+    snapshot = facts["snapshot"]
+    if not snapshot:
+        return "none yet"
+    statement = snapshot["statement"] or snapshot["operation"] or "?"
+    made_at = cell_text(snapshot["made_at"].replace(microsecond=0))
+    return f"{snapshot['id']}, {statement} at {made_at}"
+
+
+def _rows_text(facts: dict[str, Any]) -> str:
+    rows = facts["rows"]
+    number = f"{rows:,}" if rows is not None else "unknown number (there are equality deletes)"
+    files = count(facts["data_files"] or 0, "data file")
+    deletes = count(facts["delete_files"] or 0, "delete file")
+    return f"{number} in {files} and {deletes}, {size(facts['bytes'] or 0)}"

@@ -1,20 +1,22 @@
-"""Runs SQL text statement by statement and writes each result."""
+"""Run SQL text statement by statement, write each result, report errors."""
 
 from __future__ import annotations
 
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from time import monotonic
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import types as T
 from rich.text import Text
 
 from icefloe.cli.output import Format, Output, stderr
-from icefloe.cli.records import Records, of_frame
+from icefloe.cli.records import Records
 from icefloe.cli.worker import INTERRUPTED, CancelledError, ProgressLine, Worker
 from icefloe.errors import IcefloeError
 from icefloe.lake import Lake
@@ -26,25 +28,25 @@ from icefloe.sql.parse import parse_statements
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """A statement that has no result."""
+class NoResult:
+    """A statement that returns no rows and no counts."""
 
     duration_s: float
 
 
-Found: TypeAlias = DmlResult | Records | Done | None  # None: the rows are written already
+StatementOutput: TypeAlias = DmlResult | Records | NoResult | None  # None: already written
 
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """A lake, the thread that works on it, and where results go."""
+    """A lake, the thread that runs its statements, and the output of results."""
 
     lake: Lake
     worker: Worker
     output: Output
 
     def run(self, text: str, file: str | None = None) -> None:
-        """Run the statements of a text, once all are parsed; the first that fails is the last."""
+        """Parse all statements of a text, then run them until one fails."""
         pieces = split_statements(text)
         if pieces:
             parse_statements(text)
@@ -53,49 +55,49 @@ class Shell:
                 self.run_one(piece.text)
             except Exception as error:
                 if file is not None:
-                    error.add_note(f"The statement begins at line {piece.line} of {file}.")
+                    error.add_note(f"The statement starts at line {piece.line} of {file}.")
                 raise
 
     def run_one(self, statement: str) -> None:
         """Run one statement and write its result."""
-        self.write(self.found_by(statement))
+        self.write(self.execute(statement))
 
-    def found_by(self, statement: str) -> Found:
-        """Run one statement; rows for programs are written as they come."""
+    def execute(self, statement: str) -> StatementOutput:
+        """Run one statement; rows for programs are written as they arrive."""
         return self.worker.run(lambda progress: self._work(statement, progress))
 
-    def write(self, found: Found) -> None:
-        """Write what a statement gave, for people or programs."""
-        match found:
+    def write(self, output: StatementOutput) -> None:
+        """Write what a statement returned, for people or programs."""
+        match output:
             case DmlResult():
-                self.output.result(found)
+                self.output.result(output)
             case Records():
-                self.output.records(found)
-            case Done():
-                self.output.note(f"done in {found.duration_s:.1f} s")
+                self.output.records(output)
+            case NoResult():
+                self.output.note(f"done in {output.duration_s:.1f} s")
         self.worker.check("Ctrl-C came too late for this statement.")
 
-    def _work(self, statement: str, progress: ProgressLine) -> Found:
-        """In the worker's thread."""
+    def _work(self, statement: str, progress: ProgressLine) -> StatementOutput:
+        """Runs in the worker's thread."""
         started = monotonic()
-        found = self.lake.sql(statement)
-        if isinstance(found, DmlResult):
-            return found
+        result = self.lake.sql(statement)
+        if isinstance(result, DmlResult):
+            return result
         with translate_spark_errors():
-            if found.columns and self.output.format is Format.TABLE:
-                return self._first_rows(found)
-            if found.columns:
-                self._stream(found, progress)
+            if result.columns and self.output.format is Format.TABLE:
+                return self._first_rows(result)
+            if result.columns:
+                self._stream(result, progress)
                 return None
-        return Done(monotonic() - started)
+        return NoResult(monotonic() - started)
 
     def _first_rows(self, frame: DataFrame) -> Records:
-        """As many rows as are shown and one more, which tells that there are more."""
+        """Take the rows to show and one more, to know whether there are more."""
         records = of_frame(frame, frame.take(self.output.table_rows + 1))
         return replace(records, rows=list(records.rows))
 
     def _stream(self, frame: DataFrame, progress: ProgressLine) -> None:
-        """Write rows as they come; neither Spark's driver nor this process holds all of them."""
+        """Write rows as they arrive; neither the driver nor this process holds all of them."""
         limited = frame if self.output.limit is None else frame.limit(self.output.limit)
         records = of_frame(limited, limited.toLocalIterator())
         self.output.records(replace(records, rows=self._read(records, progress)))
@@ -108,33 +110,93 @@ class Shell:
 
 
 # -------------------------------------------------------------------------------------------------
-# How a failure is told, and the exit status it becomes.
+# Rows of DataFrames
+
+Converter = Callable[[Any], object]
+
+
+def of_frame(frame: DataFrame, rows: Iterable[Row]) -> Records:
+    """Records of `rows`, which are rows of `frame`."""
+    fields = frame.schema.fields
+    converters = [_converter(field.dataType) for field in fields]
+    return Records(
+        tuple(field.name for field in fields),
+        tuple(isinstance(field.dataType, T.NumericType) for field in fields),
+        _converted(rows, converters),
+    )
+
+
+def _converted(
+    rows: Iterable[Row], converters: Sequence[Converter]
+) -> Iterator[tuple[object, ...]]:
+    for row in rows:
+        yield tuple(
+            None if value is None else convert(value)
+            for value, convert in zip(row, converters, strict=True)
+        )
+
+
+def _converter(data_type: T.DataType) -> Converter:
+    """Convert values of a Spark type to plain Python: timestamps in UTC, structs as dicts."""
+    match data_type:
+        case T.TimestampType():
+            return _in_utc
+        case T.StructType():
+            inner = [_optional(_converter(field.dataType)) for field in data_type.fields]
+            names = data_type.names
+            return lambda row: {
+                name: convert(value) for name, convert, value in zip(names, inner, row, strict=True)
+            }
+        case T.ArrayType():
+            element = _optional(_converter(data_type.elementType))
+            return lambda values: [element(value) for value in values]
+        case T.MapType():
+            key = _converter(data_type.keyType)
+            value = _optional(_converter(data_type.valueType))
+            return lambda pairs: {key(k): value(v) for k, v in pairs.items()}
+        case T.VariantType():
+            return lambda variant: variant.toPython()
+        case _:
+            return lambda plain: plain
+
+
+def _optional(convert: Converter) -> Converter:
+    return lambda value: None if value is None else convert(value)
+
+
+def _in_utc(value: datetime) -> datetime:
+    """PySpark returns timestamps as local times without a zone."""
+    return value.astimezone(UTC)
+
+
+# -------------------------------------------------------------------------------------------------
+# Errors and exit statuses
 
 FAILED = 1
-_PY4J = "An error occurred while calling"  # the line above what Java says
+_PY4J = "An error occurred while calling"  # Py4J's line before the message of the JVM
 
 
-def guarded(work: Callable[[], None], *, debug: bool) -> int:
-    """Run `work`; the exit status, after telling on stderr what went wrong."""
+def run_reporting_errors(work: Callable[[], None], *, debug: bool) -> int:
+    """Run `work`, print its error to stderr, and return the exit status."""
     try:
         work()
     except (CancelledError, KeyboardInterrupt) as error:
-        _tell(str(error) or "Cancelled.", error, debug=debug)
+        _print_error(str(error) or "Cancelled.", error, debug=debug)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+    except BrokenPipeError:  # the reader of stdout has exited, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except IcefloeError as error:
-        _tell(str(error), error, debug=debug)
+        _print_error(str(error), error, debug=debug)
         return FAILED
-    except Exception as error:  # noqa: BLE001  the last place that can tell it
-        hint = "" if debug else " (--debug shows where)"
-        _tell(f"{type(error).__name__}: {_first_line(error)}{hint}", error, debug=debug)
+    except Exception as error:  # noqa: BLE001  nothing above reports it
+        hint = "" if debug else " (--debug shows a traceback)"
+        _print_error(f"{type(error).__name__}: {_first_line(error)}{hint}", error, debug=debug)
         return FAILED
     return 0
 
 
-def _tell(message: str, error: BaseException, *, debug: bool) -> None:
+def _print_error(message: str, error: BaseException, *, debug: bool) -> None:
     sys.stdout.flush()
     if debug:
         sys.stderr.write(redacted("".join(traceback.format_exception(error))))

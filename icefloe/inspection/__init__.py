@@ -1,1 +1,1 @@
-"""What a table holds and how it came about, as rows."""
+"""Inspection of tables from their metadata: facts, metadata tables, the log of commits."""

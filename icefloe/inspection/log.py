@@ -1,7 +1,7 @@
-"""The table's history as a log of JSON lines: `replaceWhere`, `remove` and `add`.
+"""`table.log()`: commits as JSON lines of `replaceWhere`, `remove` and `add`.
 
-A view, rendered from snapshots and manifests; nothing of it is stored. A commit is its marker, if
-it is a REPLACE WHERE, then the files it removed, then those it added.
+The lines are rendered from snapshots and manifests; none is stored. A commit has a `replaceWhere`
+line if it is a REPLACE WHERE, then the files it removed, then the files it added.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from icefloe.metadata.manifests import schema_for_spec
 from icefloe.metadata.table_state import TableState, ancestors, at_snapshot
 from icefloe.redaction import masked_repr
 
-_DELETES = {
+_DELETE_CONTENTS = {
     DataFileContent.POSITION_DELETES: "position-deletes",
     DataFileContent.EQUALITY_DELETES: "equality-deletes",
 }
@@ -30,7 +30,7 @@ _DELETES = {
 @masked_repr
 @dataclass(frozen=True, slots=True)
 class ReplaceWhereAction:
-    """The marker of a REPLACE WHERE in the log."""
+    """The `replaceWhere` line of a commit."""
 
     predicate: str
     timestamp: int  # milliseconds since 1970
@@ -38,7 +38,7 @@ class ReplaceWhereAction:
     operation_metrics: Mapping[str, Any] | None = None
 
     def to_json(self) -> str:
-        """The marker as a line of the log."""
+        """Render the line as JSON."""
         facts: dict[str, Any] = {
             "predicate": self.predicate,
             "timestamp": self.timestamp,
@@ -50,7 +50,7 @@ class ReplaceWhereAction:
 
     @classmethod
     def from_json(cls, line: str) -> ReplaceWhereAction:
-        """The marker of a line of the log."""
+        """Parse a `replaceWhere` line."""
         facts = json.loads(line)["replaceWhere"]
         return cls(
             facts["predicate"],
@@ -61,21 +61,21 @@ class ReplaceWhereAction:
 
 
 def render_log(state: TableState, snapshot_id: int | None) -> str:
-    """One commit, or all of the branch's history from the oldest that is kept, as JSON lines."""
+    """Render one commit, or all commits of the branch that have not expired, oldest first."""
     if snapshot_id is None:
         commits = list(ancestors(state.metadata, state.snapshot))[::-1]
     else:
-        found = at_snapshot(state, snapshot_id).snapshot
-        commits = [found] if found else []
+        snapshot = at_snapshot(state, snapshot_id).snapshot
+        commits = [snapshot] if snapshot else []
     return "\n".join(line for commit in commits for line in _lines(state, commit))
 
 
 def _lines(state: TableState, snapshot: Snapshot) -> Iterator[str]:
     summary = snapshot.summary
-    told = summary.additional_properties if summary else {}
-    if told.get("icefloe.operation") == OPERATION and PREDICATE_KEY in told:
-        yield ReplaceWhereAction(told[PREDICATE_KEY], snapshot.timestamp_ms).to_json()
-    moves_rows = summary is None or summary.operation != Operation.REPLACE
+    properties = summary.additional_properties if summary else {}
+    if properties.get("icefloe.operation") == OPERATION and PREDICATE_KEY in properties:
+        yield ReplaceWhereAction(properties[PREDICATE_KEY], snapshot.timestamp_ms).to_json()
+    changes_rows = summary is None or summary.operation != Operation.REPLACE
     changes = list(changes_of(snapshot, state.io))
     for status, file in changes:
         if status == ManifestEntryStatus.DELETED:
@@ -84,7 +84,7 @@ def _lines(state: TableState, snapshot: Snapshot) -> Iterator[str]:
                 {
                     "path": file.path,
                     "deletionTimestamp": snapshot.timestamp_ms,
-                    "dataChange": moves_rows,
+                    "dataChange": changes_rows,
                     "partitionValues": _partition_values(state, file),
                     **_content(file),
                 },
@@ -104,21 +104,21 @@ def _lines(state: TableState, snapshot: Snapshot) -> Iterator[str]:
 
 
 def _content(file: LiveFile) -> dict[str, str]:
-    """What a delete file is; nothing for a data file."""
-    return {} if file.is_data else {"content": _DELETES[file.file.content]}
+    """The kind of a delete file; nothing for a data file."""
+    return {} if file.is_data else {"content": _DELETE_CONTENTS[file.file.content]}
 
 
 def _partition_values(state: TableState, file: LiveFile) -> dict[str, str | None]:
-    """Partition fields by name, as text people read; None for NULL."""
+    """Partition values by field name, as text for people; None for NULL."""
     spec = state.metadata.specs()[file.spec_id]
     types = spec.partition_type(schema_for_spec(state.metadata, spec)).fields
     values: dict[str, str | None] = {}
-    for position, (field, kind) in enumerate(zip(spec.fields, types, strict=True)):
+    for position, (field, value_field) in enumerate(zip(spec.fields, types, strict=True)):
         value = file.file.partition[position]
-        shown = None
+        text = None
         if value is not None:
-            shown = field.transform.to_human_string(kind.field_type, value)
-        values[field.name] = shown
+            text = field.transform.to_human_string(value_field.field_type, value)
+        values[field.name] = text
     return values
 
 

@@ -25,7 +25,7 @@ def test_the_demo_shows_each_step(spark, tmp_path, monkeypatch):
         "CardinalityError: ",
         "ConstraintError: ",
         "| as loaded |  20000 | 4999000.00 |",
-        "The lake stays in demo-lake.",
+        "The lake is in demo-lake.",
     ):
         assert told in done.stdout
     assert "Traceback" not in done.stdout
@@ -37,5 +37,5 @@ def test_the_demo_leaves_other_folders_alone(tmp_path):
     (tmp_path / "mine").write_text("precious")
     done = CliRunner().invoke(app, ["--warehouse", str(tmp_path), "demo"])
     assert done.exit_code == 1
-    assert "is not empty and was not made by the demo: it is left alone" in done.stderr
+    assert "is not empty and was not created by the demo" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from icefloe.cli.worker import history_file, spark_log, state_folder, stderr_in
+from icefloe.cli.worker import history_file, redirect_stderr, spark_log, state_folder
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def test_files_of_earlier_versions_are_restricted_and_kept(tmp_path, monkeypatch
         (folder / name).chmod(0o644)
 
     history = history_file()
-    with stderr_in(spark_log()):
+    with redirect_stderr(spark_log()):
         assert mode_of(folder / "spark.log") == 0o600
 
     assert (mode_of(folder), mode_of(history)) == (0o700, 0o600)

@@ -48,18 +48,18 @@ def test_compact_expire_and_orphans_for_people(folder, stray):
     assert run(folder, "compact", "shop.orders").stdout.startswith("compact: nothing to change in")
 
     told = run(folder, "expire", "shop.orders")
-    assert "expire: 0 snapshots gone, 4 kept in " in told.stdout
+    assert "expire: 0 snapshots expired, 4 kept in " in told.stdout
     told = run(folder, "expire", "shop.orders", "--older-than", SOON, "--retain-last", "2")
-    assert "expire: 2 snapshots gone, 2 kept in " in told.stdout
+    assert "expire: 2 snapshots expired, 2 kept in " in told.stdout
     told = run(folder, "expire", "shop.orders", "--older-than", SOON)
     assert "; 2 data files, 1 delete file, " in told.stdout
 
     assert run(folder, "orphans", "shop.orders").stdout == (
-        "orphans: nothing to remove; 1 file too young to tell\n"
+        "orphans: nothing to delete; 1 file kept that may still be committed\n"
     )
     told = run(folder, "orphans", "shop.orders", "--older-than", SOON).stdout
     assert "data/stray.parquet" in told
-    assert told.endswith("orphans: 1 file, 1 B: listed only, --delete removes them\n")
+    assert told.endswith("orphans: 1 file, 1 B found, none deleted: use --delete to delete them\n")
     assert stray.exists()
     young = ("orphans", "shop.orders", "--older-than", SOON, "--delete")
     refused = run(folder, *young)
@@ -107,9 +107,9 @@ def test_files_that_are_not_the_tables_are_reported(tmp_path):
     other = stray_file(tmp_path / "elsewhere" / "old.parquet")
 
     told = run(tmp_path / "lake", "expire", "default.t", "--older-than", SOON).stdout
-    assert f"1 file left, which may not be the table's: file://{home}" in told.replace("\n", " ")
+    assert f"1 file kept that may not belong to the table: file://{home}" in told.replace("\n", " ")
     told = run(tmp_path / "lake", "orphans", "default.t", "--delete").stdout
-    assert "nothing to remove; 1 file outside the table's location left" in told.replace("\n", " ")
+    assert "nothing to delete; 1 file kept outside the table's location" in told.replace("\n", " ")
     wrong = run(tmp_path / "lake", "orphans", "default.t", "--folder", f"file://{tmp_path}")
     assert (wrong.exit_code, "not a folder of" in wrong.stderr) == (1, True)
     named = ("--folder", f"file://{tmp_path}/elsewhere", "--delete")
@@ -165,7 +165,7 @@ def test_a_catalog_by_its_name(folder, tmp_path, configured):
     assert told.stdout.splitlines()[1].startswith("shop.orders,3,2,1,")
     if configured == "environment":
         told = program(tmp_path, "--catalog", "icefloe", "orphans", "shop.orders", **environment)
-        assert (told.stdout, told.returncode) == ("orphans: nothing to remove\n", 0)
+        assert (told.stdout, told.returncode) == ("orphans: nothing to delete\n", 0)
 
 
 @pytest.mark.slow

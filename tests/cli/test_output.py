@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from icefloe import DmlResult
-from icefloe.cli.output import Format, Output, size, told
+from icefloe.cli.output import Format, Output, result_line, size
 from icefloe.cli.records import Records, cell_text, csv_field, json_text
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -64,16 +64,16 @@ def test_a_table_in_a_pipe_is_plain_and_not_cut(capsys):
     Output(Format.TABLE).records(
         Records(("id", "text"), (True, False), [(1, "x" * 300), (20, None)])
     )
-    told_lines = capsys.readouterr().out.splitlines()
-    assert told_lines[1].split() == ["|", "id", "|", "text", "|"]
-    assert told_lines[3] == f"|  1 | {'x' * 300} |"
-    assert told_lines[4].split() == ["|", "20", "|", "NULL", "|"]
-    assert told_lines[-1] == "2 rows"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["|", "id", "|", "text", "|"]
+    assert lines[3] == f"|  1 | {'x' * 300} |"
+    assert lines[4].split() == ["|", "20", "|", "NULL", "|"]
+    assert lines[-1] == "2 rows"
 
 
 def test_a_table_says_that_there_are_more_rows(capsys):
     Output(Format.TABLE, limit=2).records(ROWS)
-    assert "2 rows, and there are more: --limit N shows N of them" in capsys.readouterr().out
+    assert "2 rows shown, there are more: use --limit N" in capsys.readouterr().out
 
 
 def test_a_text_of_many_lines_is_no_table(capsys):
@@ -108,7 +108,7 @@ def test_a_result_is_one_line_for_people(capsys):
 
 
 def test_a_result_without_change():
-    assert told(DmlResult("delete", duration_s=0.01)) == "delete: nothing to change in 0.0 s"
+    assert result_line(DmlResult("delete", duration_s=0.01)) == "delete: nothing to change in 0.0 s"
 
 
 def test_a_result_for_programs_has_every_field(capsys):
@@ -121,7 +121,12 @@ def test_a_result_for_programs_has_every_field(capsys):
     )
     Output(Format.CSV).result(RESULT)
     header, row = capsys.readouterr().out.splitlines()
-    assert header.startswith("operation,mode,snapshot_id,rows_inserted,")
+    assert header == (
+        "operation,mode,snapshot_id,rows_inserted,rows_updated,rows_deleted,rows_copied,"
+        "data_files_added,data_files_removed,delete_files_added,delete_files_removed,files_scanned,"
+        "files_skipped,bytes_written,dpp_applied,dpp_partition_count,attempts,duration_s,"
+        "bytes_copied,bytes_encoded,row_groups_copied,clauses"
+    )
     assert row.startswith("merge,merge-on-read,123,3,")
 
 

@@ -79,7 +79,7 @@ def test_rows_of_a_table_are_limited_and_those_for_programs_are_not(folder):
     query = "SELECT id FROM range(150)"
     told = run(folder, "sql", query).stdout.splitlines()
     assert len(told) == 4 + 100 + 1
-    assert told[-1].startswith("100 rows, and there are more")
+    assert told[-1].startswith("100 rows shown, there are more")
     assert len(run(folder, "sql", query, "--format", "json").stdout.splitlines()) == 150
     assert (
         len(run(folder, "sql", query, "--format", "csv", "--limit", "7").stdout.splitlines()) == 8
@@ -100,7 +100,7 @@ def test_a_file_of_statements_stops_at_the_first_that_fails(folder, tmp_path):
     assert done.exit_code == 1
     assert "append: 2 inserted in " in done.stdout
     assert "Column 'idd' is not in the table. Did you mean 'id'?" in done.stderr
-    assert done.stderr.endswith(f"The statement begins at line 5 of {script}.\n")
+    assert done.stderr.endswith(f"The statement starts at line 5 of {script}.\n")
     again = run(
         tmp_path / "lake",
         "sql",
@@ -134,7 +134,7 @@ def test_an_unexpected_error_says_how_to_see_more(folder, monkeypatch):
     done = run(folder, "sql", "SELECT 1")
     assert (done.exit_code, done.stderr) == (
         1,
-        "ZeroDivisionError: by zero (--debug shows where)\n",
+        "ZeroDivisionError: by zero (--debug shows a traceback)\n",
     )
 
 
