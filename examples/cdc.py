@@ -1,7 +1,7 @@
-"""A change feed applied exactly once, and a table that keeps every version (SCD2).
+"""Apply a change feed exactly once, and keep every version of a row (SCD2).
 
-Files of changes arrive in a folder. Structured Streaming hands them on in batches; each batch is
-one MERGE. The feed has events that come late, twice, or again after a crash: none does harm.
+Files of changes arrive in a folder. Structured Streaming reads them in batches, and each batch is
+one MERGE. Events that arrive late, twice, or again after a crash have no effect.
 
     python examples/cdc.py [FOLDER]
 """
@@ -40,16 +40,16 @@ FEED = {
 
 
 def newest_per_key(events: DataFrame) -> DataFrame:
-    """One event per key, the newest: what came twice, or was overtaken, is left out."""
+    """The newest event of each key, without duplicates and older events."""
     order = Window.partitionBy("id").orderBy(F.col("ts").desc(), F.col("op"))
     return events.withColumn("n", F.row_number().over(order)).filter("n = 1").drop("n")
 
 
 def apply_changes(accounts: Table, events: DataFrame, batch_id: int) -> DmlResult:
-    """One batch of the feed as one MERGE; a batch that is run again does nothing.
+    """Apply one batch of the feed as one MERGE; a batch that runs again does nothing.
 
-    A deleted account stays as a tombstone, so that an older event that comes later finds a newer
-    one and is not taken for a new account.
+    A deleted account stays as a tombstone, so that an older event that arrives later is not
+    mistaken for a new account.
     """
     return (
         accounts.merge(newest_per_key(events), on="target.id = source.id")
@@ -80,17 +80,19 @@ def apply_changes(accounts: Table, events: DataFrame, batch_id: int) -> DmlResul
 
 
 def keep_versions(history: Table, accounts: Table) -> DmlResult:
-    """SCD2: close the version that is no longer true, and open the one that is.
+    """SCD2: close the version that is out of date, and open the current one.
 
-    A changed account is in the source twice: under its key, to close the open version, and under
-    no key (NULL matches nothing), to be inserted.
+    A changed account is in the source twice: with its key, to close the open version, and with a
+    NULL key, which matches nothing, to be inserted.
     """
-    now = accounts.scan(["id", "city", "ts", "deleted"])
-    open_now = history.scan(["id", "city"], where="valid_to IS NULL").toDF("known_id", "known_city")
-    changed = now.join(open_now, F.col("id") == F.col("known_id"), "left").filter(
-        "known_id IS NULL OR deleted OR NOT (city <=> known_city)"
+    current = accounts.scan(["id", "city", "ts", "deleted"])
+    open_versions = history.scan(["id", "city"], where="valid_to IS NULL").toDF(
+        "open_id", "open_city"
     )
-    to_close = changed.filter("known_id IS NOT NULL").selectExpr("id AS key", "id", "city", "ts")
+    changed = current.join(open_versions, F.col("id") == F.col("open_id"), "left").filter(
+        "open_id IS NULL OR deleted OR NOT (city <=> open_city)"
+    )
+    to_close = changed.filter("open_id IS NOT NULL").selectExpr("id AS key", "id", "city", "ts")
     to_open = changed.filter("NOT deleted").selectExpr("NULL AS key", "id", "city", "ts")
     return (
         history.merge(
@@ -105,7 +107,7 @@ def keep_versions(history: Table, accounts: Table) -> DmlResult:
 
 
 def main(folder: Path) -> None:
-    """Apply the feed file by file, then one batch once more."""
+    """Apply the feed file by file, then apply one batch again."""
     lake = icefloe.connect(folder / "lake")
     accounts = lake.create_table(
         "bank.accounts",
@@ -135,17 +137,17 @@ def main(folder: Path) -> None:
         versions = keep_versions(history, accounts)
         print(f"history: {versions.rows_updated} closed, {versions.rows_inserted} opened")
 
-    print("the second batch again, as after a crash:")
+    print("apply the second batch again, as after a crash:")
     before = accounts.snapshot_id
     again = lake.spark.read.schema(EVENT).json(str(feed / "0002.json"))
-    told = apply_changes(accounts, again, batch_id=1)
+    result = apply_changes(accounts, again, batch_id=1)
     changed = accounts.snapshot_id != before
-    print(f"  rows per clause {told.clauses}, told by the first run; table changed: {changed}")
+    print(f"  rows per clause {result.clauses}, as in the first run; table changed: {changed}")
 
     accounts.scan(where="NOT deleted").orderBy("id").show()
     history.scan().orderBy("id", "valid_from").show()
-    gone = accounts.delete().where("deleted AND ts < TIMESTAMP '2026-02-01'").execute()
-    print(f"{gone.rows_deleted} tombstone removed")
+    purged = accounts.delete().where("deleted AND ts < TIMESTAMP '2026-02-01'").execute()
+    print(f"{purged.rows_deleted} tombstone deleted")
 
 
 if __name__ == "__main__":

@@ -59,9 +59,9 @@ def test_the_change_feed_example_applies_each_event_once(spark, tmp_path, capsys
     history = lake.table("bank.history").scan(["id", "city"], where="valid_to IS NULL")
     assert sorted(map(tuple, history.collect())) == [(1, "Tromsø"), (2, "Bergen"), (4, "Narvik")]
     assert lake.table("bank.history").count() == 5
-    told = capsys.readouterr().out
-    assert "batch 1: rows per clause (1, 1, 1)" in told
-    assert "rows per clause (1, 1, 1), told by the first run; table changed: False" in told
+    printed = capsys.readouterr().out
+    assert "batch 1: rows per clause (1, 1, 1)" in printed
+    assert "rows per clause (1, 1, 1), as in the first run; table changed: False" in printed
 
 
 def test_the_readme_example_is_short():
