@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from urllib.parse import urlparse
 
 import pytest
 from pyiceberg.exceptions import CommitFailedException
@@ -23,14 +22,11 @@ from icefloe.errors import (
 from icefloe.maintenance import expire
 from icefloe.maintenance.expire import RetentionLimits, find_expired
 from icefloe.settings import Settings
+from support.pyiceberg_tables import later, path_of
 from support.tables import data_files, rows, snapshots, stored_files
 from support.unreferenced_files import leftovers
 
 SCHEMA = "id BIGINT, region STRING"
-
-
-def now():
-    return datetime.now(UTC) + timedelta(seconds=1)
 
 
 def row(number, region="us"):
@@ -39,10 +35,6 @@ def row(number, region="us"):
 
 def ids(table):
     return [s.snapshot_id for s in snapshots(table)]
-
-
-def path_of(location):
-    return Path(urlparse(location).path)
 
 
 @pytest.fixture
@@ -61,7 +53,7 @@ def test_old_snapshots_are_removed_with_the_files_only_they_reach(table):
     old = [Path(p) for p in stored_files(table) if Path(p) not in live]
     size = old[0].stat().st_size
 
-    result = table.expire_snapshots(older_than=now())
+    result = table.expire_snapshots(older_than=later())
 
     assert result.snapshots_expired == (first, second)
     assert (result.snapshots_kept, ids(table)) == (1, [third])
@@ -89,9 +81,9 @@ def test_nothing_is_old_enough_by_default(table):
 
 
 def test_retain_last_and_the_tables_own_least_number(table):
-    assert len(table.expire_snapshots(older_than=now(), retain_last=2).snapshots_expired) == 1
+    assert len(table.expire_snapshots(older_than=later(), retain_last=2).snapshots_expired) == 1
     table.set_properties({"history.expire.min-snapshots-to-keep": 2})
-    assert table.expire_snapshots(older_than=now()).snapshots_expired == ()
+    assert table.expire_snapshots(older_than=later()).snapshots_expired == ()
     assert rows(table, "id") == [(2,), (3,)]
 
 
@@ -101,14 +93,14 @@ def test_tags_and_branches_keep_what_they_reach(table):
         manage.create_tag(first, "audit")
         manage.create_branch(second, "dev", min_snapshots_to_keep=2)
 
-    result = table.expire_snapshots(older_than=now())
+    result = table.expire_snapshots(older_than=later())
 
     assert (result.snapshots_expired, result.refs_removed) == ((), ())
     assert rows(table, "id", snapshot_id=first) == [(1,)]
 
     with table.iceberg.manage_snapshots() as manage:
         manage.remove_branch("dev")
-    assert table.expire_snapshots(older_than=now()).snapshots_expired == (second,)
+    assert table.expire_snapshots(older_than=later()).snapshots_expired == (second,)
     assert rows(table, "id", snapshot_id=first) == [(1,)]
     assert rows(table, "id") == [(2,), (3,)]
     assert leftovers(table) == set()
@@ -121,7 +113,7 @@ def test_refs_that_are_too_old_are_removed_but_never_main(table):
         manage.create_tag(first, "young")
     table.set_properties({"history.expire.max-ref-age-ms": 3_600_000})
 
-    result = table.expire_snapshots(older_than=now())
+    result = table.expire_snapshots(older_than=later())
 
     assert (result.refs_removed, result.snapshots_expired) == (("old",), (second,))
     assert set(table.iceberg.metadata.refs) == {"main", "young"}
@@ -137,7 +129,7 @@ def test_a_timestamp_whose_snapshot_has_expired_finds_no_other_snapshot(table):
         manage.create_tag(first.snapshot_id, "audit")
     then = datetime.fromtimestamp(second.timestamp_ms / 1000, UTC)
     assert rows(table, "id", as_of=then) == [(2,)]
-    assert table.expire_snapshots(older_than=now()).snapshots_expired == (second.snapshot_id,)
+    assert table.expire_snapshots(older_than=later()).snapshots_expired == (second.snapshot_id,)
     with pytest.raises(StatementError, match=f"has expired.*{first.snapshot_id}"):
         table.scan(as_of=then)
     late = datetime.fromtimestamp(third.timestamp_ms / 1000, UTC)
@@ -148,7 +140,7 @@ def test_after_a_rollback_files_that_are_live_again_stay(table):
     """The line that was left goes; its parent's files are told by what is reached, not by age."""
     first, second, third = ids(table)
     table.rollback(first)
-    result = table.expire_snapshots(older_than=now())
+    result = table.expire_snapshots(older_than=later())
     assert set(result.snapshots_expired) == {second, third}
     assert (ids(table), rows(table, "id")) == ([first], [(1,)])
     assert result.data_files_deleted == 2
@@ -159,12 +151,12 @@ def test_files_an_expired_snapshot_added_stay_while_they_are_live(table_of):
     table = table_of(SCHEMA, [row(1), row(2)], [row(3)])
     table.delete().where("id = 1").execute()
     table.rewrite_manifests()
-    result = table.expire_snapshots(older_than=now())
+    result = table.expire_snapshots(older_than=later())
     assert len(result.snapshots_expired) == 3
     assert (result.data_files_deleted, result.delete_files_deleted) == (0, 0)
     assert rows(table, "id") == [(2,), (3,)]
     table.compact()
-    result = table.expire_snapshots(older_than=now())
+    result = table.expire_snapshots(older_than=later())
     assert (result.data_files_deleted, result.delete_files_deleted) == (2, 1)
     assert rows(table, "id") == [(2,), (3,)]
     assert leftovers(table) == set()
@@ -180,18 +172,18 @@ def test_unreadable_manifest_of_a_remaining_snapshot_deletes_nothing(table):
     stored, before = stored_files(table), table.iceberg.metadata_location
 
     with pytest.raises(StorageError, match=manifest.name):
-        table.expire_snapshots(older_than=now())
+        table.expire_snapshots(older_than=later())
 
     assert stored_files(table) == stored
     assert table.iceberg.metadata_location == before
     manifest.write_bytes(content)
-    assert len(table.expire_snapshots(older_than=now()).snapshots_expired) == 2
+    assert len(table.expire_snapshots(older_than=later()).snapshots_expired) == 2
 
 
 def test_lost_manifests_of_expired_snapshots_are_no_obstacle(table):
     gone = snapshots(table)[0]
     path_of(gone.manifest_list).unlink()
-    assert len(table.expire_snapshots(older_than=now()).snapshots_expired) == 2
+    assert len(table.expire_snapshots(older_than=later()).snapshots_expired) == 2
     assert rows(table, "id") == [(2,), (3,)]
 
 
@@ -201,12 +193,12 @@ def test_killed_between_commit_and_deletion_leaves_orphans_only(table, monkeypat
 
     monkeypatch.setattr(expire, "delete_each", killed)
     with pytest.raises(KeyboardInterrupt):
-        table.expire_snapshots(older_than=now())
+        table.expire_snapshots(older_than=later())
     monkeypatch.undo()
     assert len(ids(table)) == 1
     assert rows(table, "id") == [(2,), (3,)]
 
-    result = table.remove_orphans(older_than=now(), dry_run=False, allow_recent=True)
+    result = table.remove_orphans(older_than=later(), dry_run=False, allow_recent=True)
 
     assert result.files_deleted >= 5
     assert rows(table, "id") == [(2,), (3,)]
@@ -226,7 +218,7 @@ def test_reading_fails_after_the_commit(table, monkeypatch):
     with pytest.raises(
         StorageError, match=r"2 snapshots were expired.*no file was deleted.*orphans"
     ):
-        table.expire_snapshots(older_than=now())
+        table.expire_snapshots(older_than=later())
     assert stored_files(table) == stored
 
 
@@ -239,7 +231,7 @@ def test_single_files_that_cannot_be_deleted_are_reported(table, monkeypatch):
         delete(self, location)
 
     monkeypatch.setattr(PyArrowFileIO, "delete", stubborn)
-    result = table.expire_snapshots(older_than=now())
+    result = table.expire_snapshots(older_than=later())
     assert len(result.files_failed) == 1
     assert result.files_failed[0].endswith(".parquet")
     assert (result.data_files_deleted, result.manifest_lists_deleted) == (0, 2)
@@ -257,7 +249,7 @@ def test_a_writer_that_comes_between_is_seen_on_the_next_try(table, other, befor
         theirs.append([row(4)])
 
     before_swap(meanwhile)
-    result = table.expire_snapshots(older_than=now() + timedelta(minutes=1))
+    result = table.expire_snapshots(older_than=later() + timedelta(minutes=1))
     assert result.snapshots_expired == (second, third)
     assert rows(table, "id", snapshot_id=first) == [(1,)]
     assert rows(table, "id") == [(2,), (3,), (4,)]
@@ -273,7 +265,7 @@ def test_a_commit_whose_answer_is_lost(table, lake, monkeypatch):
         raise ConnectionError("reset by peer")
 
     monkeypatch.setattr(lake.catalog, "commit_table", lost)
-    assert table.expire_snapshots(older_than=now(), retain_last=2).data_files_deleted == 1
+    assert table.expire_snapshots(older_than=later(), retain_last=2).data_files_deleted == 1
 
     def never(*_):
         raise ConnectionError("reset by peer")
@@ -281,7 +273,7 @@ def test_a_commit_whose_answer_is_lost(table, lake, monkeypatch):
     monkeypatch.setattr(lake.catalog, "commit_table", never)
     stored = stored_files(table)
     with pytest.raises(CommitStateUnknownError, match="1 snapshots were expired"):
-        table.expire_snapshots(older_than=now())
+        table.expire_snapshots(older_than=later())
     assert stored_files(table) == stored
 
     def refused(*_):
@@ -290,7 +282,7 @@ def test_a_commit_whose_answer_is_lost(table, lake, monkeypatch):
     monkeypatch.setattr(lake.catalog, "commit_table", refused)
     monkeypatch.setattr(expire, "with_retries", lambda attempt, _policy: attempt(1))
     with pytest.raises(ConflictError, match="because of concurrent"):
-        table.expire_snapshots(older_than=now())
+        table.expire_snapshots(older_than=later())
     assert stored_files(table) == stored
 
 
@@ -320,7 +312,7 @@ def test_statistics_files_are_removed_with_their_snapshot(table, lake):
     update = SetPartitionStatisticsUpdate(**{"partition-statistics": told})
     lake.catalog.commit_table(table.iceberg, (), (update,))
 
-    result = table.expire_snapshots(older_than=now())
+    result = table.expire_snapshots(older_than=later())
 
     assert result.statistics_files_deleted == 2
     assert not path_of(places[first]).exists()
@@ -337,7 +329,7 @@ def test_tables_that_must_not_be_collected_and_wrong_arguments(table):
         table.expire_snapshots(older_than="2020")
     table.set_properties({"gc.enabled": "false"})
     with pytest.raises(UnsupportedTableError, match=r"gc\.enabled = false"):
-        table.expire_snapshots(older_than=now())
+        table.expire_snapshots(older_than=later())
     with pytest.raises(UnsupportedTableError, match=r"gc\.enabled = false"):
         table.remove_orphans()
     assert len(ids(table)) == 3
@@ -348,17 +340,17 @@ def test_a_branch_has_limits_of_its_own(table):
     first, second, third = ids(table)
     with table.iceberg.manage_snapshots() as manage:
         manage.create_branch(third, "dev", max_snapshot_age_ms=3_600_000)
-    later = int(time.time() * 1000) + 1000
-    limits = RetentionLimits.of(Settings(), later, later, 1)
+    later_ms = int(time.time() * 1000) + 1000
+    limits = RetentionLimits.of(Settings(), later_ms, later_ms, 1)
     assert find_expired(table.iceberg.metadata, limits).snapshots == ()
-    limits = RetentionLimits.of(Settings(), later + 2 * 3_600_000, later, 1)
+    limits = RetentionLimits.of(Settings(), later_ms + 2 * 3_600_000, later_ms, 1)
     assert find_expired(table.iceberg.metadata, limits).snapshots == (first, second)
 
 
 def test_an_empty_table_has_nothing_to_expire(table_of):
     table = table_of(SCHEMA)
-    assert table.expire_snapshots(older_than=now()).snapshots_kept == 0
-    assert table.remove_orphans(older_than=now()).files == ()
+    assert table.expire_snapshots(older_than=later()).snapshots_kept == 0
+    assert table.remove_orphans(older_than=later()).files == ()
     assert table.rewrite_manifests().snapshot_id is None
 
 

@@ -21,7 +21,6 @@ from support.pyiceberg_tables import (
     ids_of,
     later,
     make,
-    open_lake,
     overwrite,
     path_of,
     publish_at,
@@ -30,20 +29,14 @@ from support.pyiceberg_tables import (
 )
 
 
-@pytest.fixture
-def lake(tmp_path):
-    with open_lake(tmp_path / "lake") as opened:
-        yield opened
-
-
 def expire(table):
     return table.expire_snapshots(older_than=later())
 
 
-def hostile(lake, tmp_path):
+def hostile(plain_lake, tmp_path):
     """A table whose first snapshot names files that are not its own, then overwritten."""
-    other = make(lake, "other", 7)
-    table = make(lake, "t", 1)
+    other = make(plain_lake, "other", 7)
+    table = make(plain_lake, "t", 1)
     home = stray(tmp_path / "home" / "notes.txt")
     (theirs,) = data_paths(other)
     (folder_of(table) / "data" / "linked").symlink_to(theirs.parent)
@@ -56,12 +49,12 @@ def hostile(lake, tmp_path):
         f"{table.location}/data/%2e%2e/%2e%2e/other/data/{theirs.name}",
         str(home),
     ]
-    publish_at(lake, table, names, like=theirs)
+    publish_at(plain_lake, table, names, like=theirs)
     return table, other, home, names
 
 
-def test_expiring_deletes_nothing_outside_the_tables_folders(lake, tmp_path):
-    table, other, home, names = hostile(lake, tmp_path)
+def test_expiring_deletes_nothing_outside_the_tables_folders(plain_lake, tmp_path):
+    table, other, home, names = hostile(plain_lake, tmp_path)
     own = data_paths_of_first(table)
     drop_rows(table)
 
@@ -84,40 +77,40 @@ def data_paths_at(table, snapshot_id):
     return [path_of(task.file.file_path) for task in tasks]
 
 
-def test_expiring_keeps_what_a_remaining_snapshot_has_under_another_name(lake, tmp_path):
+def test_expiring_keeps_what_a_remaining_snapshot_has_under_another_name(plain_lake, tmp_path):
     """Links, encoded names and queries: the names differ, the file is one."""
-    table = make(lake, "t", 1)
+    table = make(plain_lake, "t", 1)
     (live,) = data_paths(table)
     link = tmp_path / "link"
     link.symlink_to(live.parent)
     drop_rows(table)
     odd = live.rename(live.with_name("a b.parquet"))
     table.set_properties({"write.object-storage.path": f"file://{link}"})
-    publish_at(lake, table, [f"file://{link}/{odd.name}", f"file://{odd}?v=1"], like=odd)
+    publish_at(plain_lake, table, [f"file://{link}/{odd.name}", f"file://{odd}?v=1"], like=odd)
     drop_rows(table)
-    publish_at(lake, table, [f"file://{odd}"], like=odd)
+    publish_at(plain_lake, table, [f"file://{odd}"], like=odd)
     result = expire(table)
     assert len(result.snapshots_expired) == 4
     assert odd.exists()
     assert f"file://{link}/{odd.name}" in result.files_kept
 
 
-def test_expiring_deletes_no_metadata_that_a_manifest_names(lake):
-    table = make(lake, "t", 1)
+def test_expiring_deletes_no_metadata_that_a_manifest_names(plain_lake):
+    table = make(plain_lake, "t", 1)
     pointer = table.iceberg.metadata_location
     later_pointer = f"{table.location}/metadata/version-hint.text"
     stray(path_of(later_pointer))
-    publish_at(lake, table, [pointer, later_pointer], like=data_paths(table)[0])
+    publish_at(plain_lake, table, [pointer, later_pointer], like=data_paths(table)[0])
     drop_rows(table)
     result = expire(table)
     assert path_of(pointer).exists()
     assert set(result.files_kept) == {pointer, later_pointer}
 
 
-def test_manifests_lists_and_statistics_outside_the_tables_folders(lake, tmp_path):
+def test_manifests_lists_and_statistics_outside_the_tables_folders(plain_lake, tmp_path):
     """Once written elsewhere, by an old `write.metadata.path`: reported, not deleted."""
     old = f"file://{tmp_path}/old"
-    table = make(lake, "t", **{"write.metadata.path": old})
+    table = make(plain_lake, "t", **{"write.metadata.path": old})
     append(table, 1)
     first = table.iceberg.current_snapshot()
     statistics = f"{old}/{first.snapshot_id}-{uuid4()}.stats"
@@ -138,31 +131,31 @@ def test_manifests_lists_and_statistics_outside_the_tables_folders(lake, tmp_pat
     assert result.manifest_lists_deleted == len(result.snapshots_expired) - 1
 
 
-def test_a_table_registered_twice_keeps_what_the_other_name_reaches(lake):
-    table = make(lake, "t", 1)
-    lake.catalog.register_table("default.again", table.iceberg.metadata_location)
+def test_a_table_registered_twice_keeps_what_the_other_name_reaches(plain_lake):
+    table = make(plain_lake, "t", 1)
+    plain_lake.catalog.register_table("default.again", table.iceberg.metadata_location)
     overwrite(table, 2)
     assert expire(table).data_files_deleted == 0
-    assert ids_of(lake.table("again")) == [1]
+    assert ids_of(plain_lake.table("again")) == [1]
 
 
-def test_a_table_inside_another_keeps_its_files(lake):
-    outer = make(lake, "outer", 1)
+def test_a_table_inside_another_keeps_its_files(plain_lake):
+    outer = make(plain_lake, "outer", 1)
     place = f"{outer.location}/data/inner"
-    lake.catalog.create_table("default.inner", SCHEMA, location=place)
-    inner = lake.table("inner")
+    plain_lake.catalog.create_table("default.inner", SCHEMA, location=place)
+    inner = plain_lake.table("inner")
     append(inner, 7)
     lost = stray(path_of(place) / "data" / "lost.parquet")
-    publish_at(lake, outer, [f"{place}/data/lost.parquet"], like=data_paths(outer)[0])
+    publish_at(plain_lake, outer, [f"{place}/data/lost.parquet"], like=data_paths(outer)[0])
     drop_rows(outer)
     assert f"{place}/data/lost.parquet" in expire(outer).files_kept
     assert (lost.exists(), ids_of(inner)) == (True, [7])
 
 
-def test_another_table_that_cannot_be_read_is_found_out_before_the_commit(lake):
-    table = make(lake, "t", 1)
+def test_another_table_that_cannot_be_read_is_found_out_before_the_commit(plain_lake):
+    table = make(plain_lake, "t", 1)
     overwrite(table, 2)
-    broken = make(lake, "broken", 7)
+    broken = make(plain_lake, "broken", 7)
     (manifest,) = broken.iceberg.current_snapshot().manifests(broken.iceberg.io)
     path_of(manifest.manifest_path).unlink()
     before, pointer = stored(folder_of(table)), table.iceberg.metadata_location
@@ -172,23 +165,23 @@ def test_another_table_that_cannot_be_read_is_found_out_before_the_commit(lake):
     assert table.iceberg.metadata_location == pointer
 
 
-def test_a_folder_that_holds_the_warehouse_is_not_the_tables(lake, tmp_path):
+def test_a_folder_that_holds_the_warehouse_is_not_the_tables(plain_lake, tmp_path):
     other = stray(tmp_path / "lake" / "notes.txt")
-    table = make(lake, "t", 1, **{"write.object-storage.path": f"file://{tmp_path}"})
-    publish_at(lake, table, [f"file://{other}"], like=data_paths(table)[0])
+    table = make(plain_lake, "t", 1, **{"write.object-storage.path": f"file://{tmp_path}"})
+    publish_at(plain_lake, table, [f"file://{other}"], like=data_paths(table)[0])
     drop_rows(table)
     assert expire(table).files_kept == (f"file://{other}",)
     assert other.exists()
-    assert holds_warehouse(lake.catalog, name_of(str(tmp_path)))
+    assert holds_warehouse(plain_lake.catalog, name_of(str(tmp_path)))
 
 
-def test_old_metadata_is_deleted_only_in_the_metadata_folder(lake, tmp_path):
+def test_old_metadata_is_deleted_only_in_the_metadata_folder(plain_lake, tmp_path):
     """`write.metadata.delete-after-commit.enabled` goes by the log, which may name any path."""
     properties = {
         "write.metadata.delete-after-commit.enabled": "true",
         "write.metadata.previous-versions-max": "1",
     }
-    table = make(lake, "t", 1, 2, **properties)
+    table = make(plain_lake, "t", 1, 2, **properties)
     metadata = table.iceberg.metadata
     home = stray(tmp_path / "home" / "x.metadata.json")
     notes = stray(folder_of(table) / "metadata" / "notes.txt")
@@ -201,5 +194,5 @@ def test_old_metadata_is_deleted_only_in_the_metadata_folder(lake, tmp_path):
     ]
     log = [MetadataLogEntry(metadata_file=place, timestamp_ms=1) for place in places]
     before = metadata.model_copy(update={"metadata_log": log})
-    remove_old_metadata(lake.catalog, table.iceberg.io, before, metadata)
+    remove_old_metadata(plain_lake.catalog, table.iceberg.io, before, metadata)
     assert (home.exists(), notes.exists(), own.exists()) == (True, True, False)

@@ -19,17 +19,10 @@ from support.pyiceberg_tables import (
     ids_of,
     later,
     make,
-    open_lake,
     overwrite,
     stored,
     stray,
 )
-
-
-@pytest.fixture
-def lake(tmp_path):
-    with open_lake(tmp_path / "lake") as opened:
-        yield opened
 
 
 def remove(table, **options):
@@ -38,9 +31,9 @@ def remove(table, **options):
 
 @pytest.mark.parametrize("inner", ["", "sub"], ids=["whole", "nested"])
 @pytest.mark.parametrize("named", ["link", "folder"])
-def test_a_linked_folder_of_the_table_keeps_its_live_files(lake, tmp_path, inner, named):
+def test_a_linked_folder_of_the_table_keeps_its_live_files(plain_lake, tmp_path, inner, named):
     """Files are reached by one name of the place and listed by the other, in either direction."""
-    table = make(lake, "t", 1)
+    table = make(plain_lake, "t", 1)
     place = folder_of(table) / "data" / inner
     place.mkdir(exist_ok=True)
     link = tmp_path / "link"
@@ -58,9 +51,9 @@ def test_a_linked_folder_of_the_table_keeps_its_live_files(lake, tmp_path, inner
     assert (result.files_deleted, len(result.files), lost.exists()) == (1, 1, False)
 
 
-def test_hard_links_of_live_files_stay(lake, tmp_path):
+def test_hard_links_of_live_files_stay(plain_lake, tmp_path):
     """Two names of one file: no loss, but never a deletion by mistake either."""
-    table = make(lake, "t", 1)
+    table = make(plain_lake, "t", 1)
     (live,) = data_paths(table)
     linked = live.with_name(f"00000-9-{uuid4()}.parquet")
     linked.hardlink_to(live)
@@ -68,7 +61,7 @@ def test_hard_links_of_live_files_stay(lake, tmp_path):
     assert linked.exists()
 
 
-def test_one_store_under_two_schemes(lake):
+def test_one_store_under_two_schemes(plain_lake):
     same = {"abfs", "abfss", "wasb", "wasbs"}
     names = {
         name_of(f"{s}://c@a.{'blob' if 'wasb' in s else 'dfs'}.core.windows.net/t/x") for s in same
@@ -100,9 +93,11 @@ def test_names_that_cannot_be_compared_are_a_doubt(listed, reached, doubtful):
     assert (known.lookalike(name, folder) is not None) == doubtful
 
 
-def test_a_doubt_between_two_of_the_tables_own_folders_deletes_nothing(lake, monkeypatch, tmp_path):
+def test_a_doubt_between_two_of_the_tables_own_folders_deletes_nothing(
+    plain_lake, monkeypatch, tmp_path
+):
     """One of the table's folders is on HDFS under another name: its files are called the same."""
-    table = make(lake, "t", 1)
+    table = make(plain_lake, "t", 1)
     path = stray(folder_of(table) / "data" / f"00000-1-{uuid4()}.parquet")
     (tmp_path / "second").mkdir()
     table.set_properties({"write.object-storage.path": f"file://{tmp_path}/second"})
@@ -114,25 +109,25 @@ def test_a_doubt_between_two_of_the_tables_own_folders_deletes_nothing(lake, mon
     assert path.exists()
 
 
-def test_a_link_to_another_tables_folder_is_a_shared_folder(lake, tmp_path):
-    other = make(lake, "other", 7)
+def test_a_link_to_another_tables_folder_is_a_shared_folder(plain_lake, tmp_path):
+    other = make(plain_lake, "other", 7)
     age(*data_paths(other))
     link = tmp_path / "link"
     link.symlink_to(folder_of(other) / "data")
-    table = make(lake, "t", 1, **{"write.data.path": f"file://{link}"})
+    table = make(plain_lake, "t", 1, **{"write.data.path": f"file://{link}"})
     with pytest.raises(UnsupportedTableError, match="share a folder"):
         remove(table)
     assert (ids_of(table), ids_of(other)) == ([1], [7])
 
 
-def test_a_link_to_a_folder_that_another_table_once_used(lake, tmp_path):
+def test_a_link_to_a_folder_that_another_table_once_used(plain_lake, tmp_path):
     place, link = tmp_path / "place", tmp_path / "link"
     place.mkdir()
     link.symlink_to(place)
-    other = make(lake, "other", 7, **{"write.data.path": f"file://{place}"})
+    other = make(plain_lake, "other", 7, **{"write.data.path": f"file://{place}"})
     other.set_properties({"write.data.path": f"{other.location}/data"})
     age(*data_paths(other))
-    table = make(lake, "t", 1, **{"write.data.path": f"file://{link}"})
+    table = make(plain_lake, "t", 1, **{"write.data.path": f"file://{link}"})
     assert remove(table, folders=[f"file://{link}"]).files == ()
     assert (ids_of(table), ids_of(other)) == ([1], [7])
 
@@ -140,8 +135,8 @@ def test_a_link_to_a_folder_that_another_table_once_used(lake, tmp_path):
 HOME = ["notes.txt", "photos/a.jpg", "old.parquet", "part-00000-{}-c000.snappy.parquet"]
 
 
-def test_a_data_path_that_is_somebodys_home(lake, tmp_path):
-    table = make(lake, "t", 1, **{"write.data.path": f"file://{tmp_path}/home"})
+def test_a_data_path_that_is_somebodys_home(plain_lake, tmp_path):
+    table = make(plain_lake, "t", 1, **{"write.data.path": f"file://{tmp_path}/home"})
     theirs = [stray(tmp_path / "home" / name.format(uuid4())) for name in HOME]
     lost = stray(tmp_path / "home" / "region=us" / f"00000-1-{uuid4()}-00001.parquet")
 
@@ -158,8 +153,8 @@ def test_a_data_path_that_is_somebodys_home(lake, tmp_path):
             table.remove_orphans(folders=[wrong])
 
 
-def test_a_linked_data_folder_is_outside_the_location(lake, tmp_path):
-    table = make(lake, "t")
+def test_a_linked_data_folder_is_outside_the_location(plain_lake, tmp_path):
+    table = make(plain_lake, "t")
     theirs = stray(tmp_path / "home" / "notes.txt")
     (folder_of(table) / "data").symlink_to(theirs.parent)
     assert table.remove_orphans(dry_run=False).files_unrecognised == 1
@@ -197,8 +192,8 @@ def test_names_that_iceberg_writers_give(name):
     assert not is_writer_file_name(f"a-{known}")
 
 
-def test_names_that_files_of_this_lake_have(lake):
-    table = make(lake, "t", 1)
+def test_names_that_files_of_this_lake_have(plain_lake):
+    table = make(plain_lake, "t", 1)
     overwrite(table, 2)
     assert all(is_writer_file_name(path.name) for path in stored(folder_of(table)))
 
@@ -208,8 +203,8 @@ def test_other_names(name):
     assert not is_writer_file_name(name.format(uuid4(), u=uuid4()))
 
 
-def test_young_files_are_deleted_only_where_the_caller_insists(lake):
-    table = make(lake, "t", 1)
+def test_young_files_are_deleted_only_where_the_caller_insists(plain_lake):
+    table = make(plain_lake, "t", 1)
     young = stray(folder_of(table) / "data" / "x.parquet")
     os.utime(young)
     assert len(table.remove_orphans(older_than=later()).files) == 1

@@ -9,13 +9,7 @@ import pytest
 from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.table_state import state_of
 from icefloe.writing.data_files import rewritten_folder
-from support.pyiceberg_tables import data_paths, make, open_lake, publish_at
-
-
-@pytest.fixture
-def plain(tmp_path):
-    with open_lake(tmp_path / "plain") as opened:
-        yield opened
+from support.pyiceberg_tables import data_paths, make, publish_at
 
 
 @pytest.mark.parametrize(
@@ -31,10 +25,10 @@ def plain(tmp_path):
         "database",
     ],
 )
-def test_a_rewrite_stays_in_the_data_folder(plain, place):
-    table = make(plain, "t", 1)
+def test_a_rewrite_stays_in_the_data_folder(plain_lake, place):
+    table = make(plain_lake, "t", 1)
     location = f"{table.location}/{place}/x.parquet"
-    publish_at(plain, table, [location], like=data_paths(table)[0])
+    publish_at(plain_lake, table, [location], like=data_paths(table)[0])
     state = state_of(table.iceberg, table.name)
     files = read_snapshot_files(state.io, state.snapshot)
     (odd,) = [file for file in files.data if file.path == location]
@@ -42,8 +36,8 @@ def test_a_rewrite_stays_in_the_data_folder(plain, place):
     assert rewritten_folder(state, odd) == f"{table.location}/data"
 
 
-def test_a_rewrite_stays_beside_the_old_file(plain):
-    table = make(plain, "t", 1)
+def test_a_rewrite_stays_beside_the_old_file(plain_lake):
+    table = make(plain_lake, "t", 1)
     state = state_of(table.iceberg, table.name)
     for place in ("data", "data/region=us", "data/a..b/c%20d/..x"):
         file = SimpleNamespace(path=f"{table.location}/{place}/x.parquet")
