@@ -36,8 +36,8 @@ OPERATION = "compact"
 def compact(context: Context, where: Condition | None, target_file_bytes: int | None) -> DmlResult:
     """Rewrite files of the wrong size or with deletes that may hold rows of `where`.
 
-    Rows stay the same. Files that another writer changed since are a ConflictError; rows that
-    another writer added since are not.
+    The rows of the table stay the same. Raises ConflictError if another writer changed rows of
+    these files since the snapshot was read; concurrent appends do not conflict.
     """
     return run_command(CompactCommand(context, where, target_file_bytes), context)
 
@@ -65,12 +65,12 @@ class CompactCommand(Command[_CompactPlan]):
         return Options()
 
     def plan(self, state: TableState, _resources: ExitStack) -> _CompactPlan:
-        """Choose the files and which of them become one."""
+        """Choose the files to rewrite and pack them."""
         target = state.settings.target_file_bytes
         if self.target_file_bytes is not None:
-            target = _checked(self.target_file_bytes)
+            target = _check_target(self.target_file_bytes)
         files = read_snapshot_files(state.io, state.snapshot)
-        scan = _chosen(self.context, state, files, self.where)
+        scan = _scan_of(self.context, state, files, self.where)
         spec = state.metadata.spec()
         packing = pack_files(
             scan.candidates,
@@ -82,7 +82,7 @@ class CompactCommand(Command[_CompactPlan]):
         return _CompactPlan(state, target, files, scan, packing)
 
     def work(self, plan: _CompactPlan, statement_id: str) -> Outcome:
-        """Write the packed files."""
+        """Write the packed rows."""
         packed = len(plan.packing.sources)
         report = DmlResult(
             operation=OPERATION,
@@ -101,7 +101,7 @@ class CompactCommand(Command[_CompactPlan]):
         return Outcome(report.counting(counts), changes, check)
 
 
-def _checked(target: int) -> int:
+def _check_target(target: int) -> int:
     if not isinstance(target, int) or isinstance(target, bool) or target < 1:
         raise StatementError(
             f"Invalid value {target!r} for target_file_bytes: expected an integer >= 1."
@@ -109,25 +109,25 @@ def _checked(target: int) -> int:
     return target
 
 
-def _chosen(
+def _scan_of(
     context: Context, state: TableState, files: SnapshotFiles, where: Condition | None
 ) -> Scan:
-    """The files that may hold rows of `where`; Spark decides where metadata cannot."""
+    """Scan the files that may hold rows of `where`; Spark decides where metadata cannot."""
     where = analysed_once(where)
     matcher = FileMatcher(
         lower_condition(where, state, context.spark), state.schema, state.metadata.specs()
     )
-    nothing = context.spark.createDataFrame([], spark_schema(state.schema)).alias(state.alias)
+    empty = context.spark.createDataFrame([], spark_schema(state.schema)).alias(state.alias)
     names = [field.name for field in state.schema.fields]
-    condition = bind_condition(where, nothing, names, lambda text: context.resolve(text, state))
+    condition = bind_condition(where, empty, names, lambda text: context.resolve(text, state))
     scan = Scan.of(context.spark, state, choose_files(state, matcher, files).candidates)
     if condition is None or matcher.tells or not scan.candidates:
         return scan
     refuse_unplain(scan.candidates)
     with translate_spark_errors(names), reading_by_id(context.spark):
         rows = scan.rows().alias(state.alias).filter(condition)
-        found = {row[0] for row in rows.select(columns.FILE).distinct().collect()}
-    return scan.restrict_to([c for c in scan.candidates if spark_uri(c.path) in found])
+        paths = {row[0] for row in rows.select(columns.FILE).distinct().collect()}
+    return scan.restrict_to([c for c in scan.candidates if spark_uri(c.path) in paths])
 
 
 def _changes(plan: _CompactPlan, statement_id: str) -> FileChanges:
@@ -136,7 +136,7 @@ def _changes(plan: _CompactPlan, statement_id: str) -> FileChanges:
     removed = tuple(source.candidate.live for source in plan.packing.sources)
     everywhere = unpartitioned_specs(state.metadata)
     dangling = dangling_deletes(plan.files, removed, plan.scan.delete_contents, everywhere)
-    # As old as what was read: deletes that others publish later still apply to the new files.
+    # With the sequence number of the snapshot that was read, later equality deletes still apply.
     snapshot = state.snapshot
     return FileChanges(
         added_data=written.files,
@@ -147,6 +147,6 @@ def _changes(plan: _CompactPlan, statement_id: str) -> FileChanges:
 
 
 def _conflict_check(state: TableState) -> ConflictCheck:
-    """Rows that others add do not matter, deletes of the rewritten rows do."""
+    """Concurrent deletes of rewritten rows conflict; concurrent appends do not."""
     everything = FileMatcher(UNKNOWN, state.schema, state.metadata.specs())
     return ConflictCheck(Isolation.SNAPSHOT, everything, columns=frozenset(state.schema.field_ids))
