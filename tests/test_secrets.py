@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import icefloe
 from icefloe import DmlResult, ExpireResult, Lake, OrphansResult, errors, redaction
 from icefloe.cli.app import app
-from icefloe.cli.shell import guarded
+from icefloe.cli.shell import run_reporting_errors
 from icefloe.errors import IcefloeError, StatementError, StorageError
 from icefloe.inspection.log import ReplaceWhereAction
 from icefloe.metadata.table_state import state_of
@@ -323,7 +323,7 @@ def test_the_command_line(marked, capsys, debug):
         error.add_note(LEAK)
         raise error
 
-    assert guarded(fail, debug=debug) == 1
+    assert run_reporting_errors(fail, debug=debug) == 1
     printed = capsys.readouterr()
     assert "RuntimeError" in printed.err
     assert_clean(printed.out, printed.err)
