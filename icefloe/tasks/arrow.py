@@ -39,13 +39,13 @@ class NanCounter:
 
 def column_metrics(footer: pq.FileMetaData) -> tuple[ColumnMetrics, ...]:
     """Metrics of every leaf column."""
-    chunks: dict[str, list[pq.ColumnChunkMetaData]] = {}
+    totals: dict[str, _Totals] = {}
     for group in range(footer.num_row_groups):
         row_group = footer.row_group(group)
         for index in range(row_group.num_columns):
             chunk = row_group.column(index)
-            chunks.setdefault(chunk.path_in_schema, []).append(chunk)
-    return tuple(_metrics(path, of_column) for path, of_column in chunks.items())
+            totals.setdefault(chunk.path_in_schema, _Totals()).add(chunk)
+    return tuple(column.metrics(path) for path, column in totals.items())
 
 
 def split_offsets(footer: pq.FileMetaData) -> tuple[int, ...]:
@@ -60,30 +60,40 @@ def split_offsets(footer: pq.FileMetaData) -> tuple[int, ...]:
     return tuple(sorted(offsets))
 
 
-def _metrics(path: str, chunks: list[pq.ColumnChunkMetaData]) -> ColumnMetrics:
-    size, values = 0, 0
+@dataclass(slots=True)
+class _Totals:
+    """Adds up the metrics of a column's chunks."""
+
+    size: int = 0
+    values: int = 0
     nulls: int | None = 0
-    lowers: list[Any] = []
-    uppers: list[Any] = []
-    has_bounds = True
-    for chunk in chunks:
-        size += chunk.total_compressed_size
-        values += chunk.num_values
+    lower: Any = None
+    upper: Any = None
+    has_bounds: bool = True
+
+    def add(self, chunk: pq.ColumnChunkMetaData) -> None:
+        self.size += chunk.total_compressed_size
+        self.values += chunk.num_values
         statistics = chunk.statistics
-        counts_nulls = statistics is not None and statistics.has_null_count
-        nulls = nulls + statistics.null_count if counts_nulls and nulls is not None else None
+        nulls = None
+        if statistics is not None and statistics.has_null_count:
+            nulls = statistics.null_count
+        self.nulls = None if self.nulls is None or nulls is None else self.nulls + nulls
         if statistics is not None and statistics.has_min_max:
             lower = _physical(statistics, statistics.min_raw)
             upper = _physical(statistics, statistics.max_raw)
-            # Some writers use NaN as a bound.
-            has_bounds = has_bounds and not (_is_nan(lower) or _is_nan(upper))
-            lowers.append(_zero(lower, -0.0))
-            uppers.append(_zero(upper, 0.0))
-        elif not (counts_nulls and statistics.null_count == chunk.num_values):
-            has_bounds = False
-    if not (has_bounds and lowers):
-        return ColumnMetrics(path, size, values, nulls)
-    return ColumnMetrics(path, size, values, nulls, min(lowers), max(uppers))
+            if _is_nan(lower) or _is_nan(upper):  # some writers use NaN as a bound
+                self.has_bounds = False
+                return
+            lower, upper = _zero(lower, -0.0), _zero(upper, 0.0)
+            self.lower = lower if self.lower is None else min(self.lower, lower)
+            self.upper = upper if self.upper is None else max(self.upper, upper)
+        elif nulls != chunk.num_values:
+            self.has_bounds = False
+
+    def metrics(self, path: str) -> ColumnMetrics:
+        bounds = (self.lower, self.upper) if self.has_bounds else (None, None)
+        return ColumnMetrics(path, self.size, self.values, self.nulls, *bounds)
 
 
 def _zero(bound: Any, zero: float) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,6 +25,8 @@ from icefloe.metadata.files import Leaf, leaves
 from icefloe.tasks.messages import ColumnMetrics, WrittenFile
 
 _DEFAULT_LENGTH = 16
+_DEFAULT_MODE = "write.metadata.metrics.default"
+_COLUMN_MODE = "write.metadata.metrics.column."
 _FIRST_SURROGATE, _AFTER_SURROGATES = 0xD800, 0xE000
 
 
@@ -69,7 +71,7 @@ def build_data_file(
     """The manifest entry of a written file; `columns` are the table's leaf columns by path."""
     inherited = inherited or InheritedMetrics()
     metrics = {column.path: column for column in written.columns if column.path in columns}
-    modes = {path: _mode(metadata, path, columns[path]) for path in metrics}
+    modes = _modes(metadata, columns, metrics)
     counted = {path: column for path, column in metrics.items() if modes[path].counts}
     # Parquet counts empty lists and maps as values. Iceberg does not, and has no use for it.
     flat = {path: column for path, column in counted.items() if not columns[path].repeated}
@@ -105,13 +107,24 @@ def build_data_file(
     return file
 
 
-def _mode(metadata: TableMetadata, path: str, leaf: Leaf) -> MetricsMode:
-    """The metrics mode of a column: its own property, or the table's default."""
-    default = metadata.properties.get(
-        "write.metadata.metrics.default", f"truncate({_DEFAULT_LENGTH})"
-    )
-    name = metadata.schema().find_column_name(leaf.field_id) or path
-    text = metadata.properties.get(f"write.metadata.metrics.column.{name}", default).strip().lower()
+def _modes(
+    metadata: TableMetadata, columns: Mapping[str, Leaf], paths: Iterable[str]
+) -> dict[str, MetricsMode]:
+    """The metrics mode of each column: its own property, or the table's default."""
+    properties = metadata.properties
+    default = properties.get(_DEFAULT_MODE, f"truncate({_DEFAULT_LENGTH})")
+    if not any(key.startswith(_COLUMN_MODE) for key in properties):
+        return dict.fromkeys(paths, _parse_mode(default))
+    schema = metadata.schema()
+    names = {path: schema.find_column_name(columns[path].field_id) or path for path in paths}
+    return {
+        path: _parse_mode(properties.get(f"{_COLUMN_MODE}{name}", default))
+        for path, name in names.items()
+    }
+
+
+def _parse_mode(text: str) -> MetricsMode:
+    text = text.strip().lower()
     if text == "none":
         return MetricsMode(counts=False, bounds=False, length=None)
     if text == "counts":
