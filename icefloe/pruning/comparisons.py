@@ -1,10 +1,14 @@
-"""What is known about when a condition is TRUE, and how AND and OR combine it."""
+"""Predicates on files: PyIceberg expressions that say for which rows a condition is TRUE.
+
+AND and OR combine them; each test of a column has a function that makes one. What a literal means
+to Spark beside a column is in `literals`; NaN and NULL are dealt with here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from typing import TypeVar
 
 from pyiceberg.expressions import (
     AlwaysFalse,
@@ -27,9 +31,8 @@ from pyiceberg.expressions import (
     Reference,
     StartsWith,
 )
-from pyiceberg.expressions.literals import StringLiteral
+from pyiceberg.expressions.literals import BooleanLiteral, StringLiteral
 from pyiceberg.types import (
-    BooleanType,
     DoubleType,
     FloatType,
     PrimitiveType,
@@ -39,16 +42,19 @@ from pyiceberg.types import (
 )
 
 from icefloe.pruning.literals import AnyLiteral, LiteralKind, SqlLiteral, coerce
+from icefloe.pruning.predicate import Comparison
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class FilePredicate:
-    """A SQL condition as PyIceberg expressions, for choosing files only (Spark judges rows).
+    """A SQL condition as PyIceberg expressions, for selecting files only (Spark evaluates rows).
 
     `inclusive` is TRUE for every row the condition is TRUE for, and maybe for more; AlwaysTrue when
-    nothing is known. `exact` is TRUE for exactly those rows (SQL TRUE, not NULL), None when that
-    could not be said. Neither holds a NOT node. `exact` never compares a float or double column:
-    bounds leave NaN out, so no file can be proven to match.
+    nothing is known. `exact` is TRUE for exactly those rows (SQL TRUE, not NULL), None when no
+    expression is. Neither has a NOT node. `exact` never compares a float or double column: bounds
+    leave NaN out, so no file can be proven to match.
     """
 
     inclusive: BooleanExpression
@@ -65,11 +71,7 @@ def all_of(parts: Sequence[FilePredicate]) -> FilePredicate:
     exacts = [part.exact for part in parts]
     if any(exact is AlwaysFalse() for exact in exacts):
         return NEVER
-    known = [exact for exact in exacts if exact is not None]
-    return FilePredicate(
-        _balanced(And, [part.inclusive for part in parts]),
-        _balanced(And, known) if len(known) == len(exacts) else None,
-    )
+    return FilePredicate(balanced(And, [part.inclusive for part in parts]), _all_exact(And, exacts))
 
 
 def any_of(parts: Sequence[FilePredicate]) -> FilePredicate:
@@ -77,60 +79,27 @@ def any_of(parts: Sequence[FilePredicate]) -> FilePredicate:
     exacts = [part.exact for part in parts]
     if any(exact is AlwaysTrue() for exact in exacts):
         return ALWAYS
+    return FilePredicate(balanced(Or, [part.inclusive for part in parts]), _all_exact(Or, exacts))
+
+
+def _all_exact(
+    join: type[And | Or], exacts: Sequence[BooleanExpression | None]
+) -> BooleanExpression | None:
     known = [exact for exact in exacts if exact is not None]
-    return FilePredicate(
-        _balanced(Or, [part.inclusive for part in parts]),
-        _balanced(Or, known) if len(known) == len(exacts) else None,
-    )
+    return balanced(join, known) if len(known) == len(exacts) else None
 
 
-def _balanced(join: type[And | Or], parts: Sequence[BooleanExpression]) -> BooleanExpression:
-    """A tree of logarithmic depth, because PyIceberg's visitors recurse."""
+def balanced(join: Callable[[T, T], T], parts: Sequence[T]) -> T:
+    """Join the parts to a tree of logarithmic depth: PyIceberg and Spark recurse into it."""
     if len(parts) == 1:
         return parts[0]
     middle = len(parts) // 2
-    return join(_balanced(join, parts[:middle]), _balanced(join, parts[middle:]))
+    return join(balanced(join, parts[:middle]), balanced(join, parts[middle:]))
 
 
 # -------------------------------------------------------------------------------------------------
-# The predicates on one column: comparisons, IN, LIKE, IS NULL.
+# Tests of one column
 
-
-class Comparison(Enum):
-    """A SQL comparison of a column with a value."""
-
-    EQUAL = "="
-    NOT_EQUAL = "<>"
-    LESS = "<"
-    LESS_OR_EQUAL = "<="
-    GREATER = ">"
-    GREATER_OR_EQUAL = ">="
-
-    @property
-    def negated(self) -> Comparison:
-        """The comparison that is TRUE where this one is FALSE."""
-        return _NEGATED[self]
-
-    @property
-    def mirrored(self) -> Comparison:
-        """The comparison that says the same with its sides exchanged."""
-        return _MIRRORED.get(self, self)
-
-
-_NEGATED = {
-    Comparison.EQUAL: Comparison.NOT_EQUAL,
-    Comparison.NOT_EQUAL: Comparison.EQUAL,
-    Comparison.LESS: Comparison.GREATER_OR_EQUAL,
-    Comparison.LESS_OR_EQUAL: Comparison.GREATER,
-    Comparison.GREATER: Comparison.LESS_OR_EQUAL,
-    Comparison.GREATER_OR_EQUAL: Comparison.LESS,
-}
-_MIRRORED = {
-    Comparison.LESS: Comparison.GREATER,
-    Comparison.LESS_OR_EQUAL: Comparison.GREATER_OR_EQUAL,
-    Comparison.GREATER: Comparison.LESS,
-    Comparison.GREATER_OR_EQUAL: Comparison.LESS_OR_EQUAL,
-}
 _PREDICATES: Mapping[
     Comparison,
     type[EqualTo | LessThan | LessThanOrEqual | GreaterThan | GreaterThanOrEqual],
@@ -147,24 +116,24 @@ _TRUE_FOR_NAN = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A top-level column of primitive type, by the name the schema gives it."""
+class PredicateColumn:
+    """A top-level column of primitive type, by its name in the schema."""
 
     name: str
     type: PrimitiveType
-    time_zone: str  # of timestamp literals without a zone
+    time_zone: str  # of timestamp literals without an offset
 
     @property
     def may_be_nan(self) -> bool:
-        """Whether bounds may be silent about values of this column."""
+        """Whether the column may have values that bounds leave out."""
         return isinstance(self.type, FloatType | DoubleType)
 
     def value(self, literal: SqlLiteral) -> AnyLiteral | None:
-        """The literal as a value of this column, None in doubt."""
+        """The literal as a value of this column; None when Spark may compare it differently."""
         return coerce(literal, self.type, self.time_zone)
 
 
-def compare(column: Column, comparison: Comparison, literal: SqlLiteral) -> FilePredicate:
+def compare(column: PredicateColumn, comparison: Comparison, literal: SqlLiteral) -> FilePredicate:
     """`column <op> literal`; with NULL it is never TRUE."""
     if literal.kind is LiteralKind.NULL:
         return NEVER
@@ -177,12 +146,16 @@ def compare(column: Column, comparison: Comparison, literal: SqlLiteral) -> File
 
 def _predicate(name: str, comparison: Comparison, value: AnyLiteral) -> BooleanExpression:
     term = Reference(name)
+    if comparison is Comparison.NOT_EQUAL and isinstance(value, BooleanLiteral):
+        return EqualTo(term=term, value=BooleanLiteral(not value.value))  # which bounds can refute
     if comparison is Comparison.NOT_EQUAL:
         return And(NotNull(term=term), NotEqualTo(term=term, value=value))
     return _PREDICATES[comparison](term=term, value=value)
 
 
-def compare_null_safe(column: Column, literal: SqlLiteral, *, negated: bool) -> FilePredicate:
+def compare_null_safe(
+    column: PredicateColumn, literal: SqlLiteral, *, negated: bool
+) -> FilePredicate:
     """`column <=> literal`, which is never NULL: its NOT is TRUE for NULL columns."""
     if literal.kind is LiteralKind.NULL:
         return is_null(column, negated=negated)
@@ -197,7 +170,7 @@ def compare_null_safe(column: Column, literal: SqlLiteral, *, negated: bool) -> 
     return _leaf(column, differs, true_for_nan=True)
 
 
-def is_null(column: Column, *, negated: bool) -> FilePredicate:
+def is_null(column: PredicateColumn, *, negated: bool) -> FilePredicate:
     """`column IS [NOT] NULL`, exact for every type: NaN is not NULL."""
     predicate: BooleanExpression = (
         NotNull(term=Reference(column.name)) if negated else IsNull(term=Reference(column.name))
@@ -205,19 +178,13 @@ def is_null(column: Column, *, negated: bool) -> FilePredicate:
     return FilePredicate(predicate, predicate)
 
 
-def is_true(column: Column, *, negated: bool) -> FilePredicate:
-    """A boolean column that stands as the condition, or its NOT."""
-    if not isinstance(column.type, BooleanType):
-        return UNKNOWN
-    literal = SqlLiteral(LiteralKind.BOOLEAN, "FALSE" if negated else "TRUE")
-    return compare(column, Comparison.EQUAL, literal)
-
-
-def is_in(column: Column, literals: Sequence[SqlLiteral], *, negated: bool) -> FilePredicate:
+def is_in(
+    column: PredicateColumn, literals: Sequence[SqlLiteral], *, negated: bool
+) -> FilePredicate:
     """`column [NOT] IN (…)`; a NULL in the list makes NOT IN never TRUE.
 
-    Spark compares all of a list in one common type, which without ANSI is string as soon as one
-    literal is. So lists of several kinds, and timestamps as strings, are unknown.
+    Spark compares the whole list in one common type, which without ANSI is string as soon as one
+    literal is a string. So lists of several kinds, and timestamps as strings, are unknown.
     """
     listed = [literal for literal in literals if literal.kind is not LiteralKind.NULL]
     if len({literal.kind for literal in listed}) > 1 or _compares_as_string(column, listed):
@@ -237,12 +204,12 @@ def is_in(column: Column, literals: Sequence[SqlLiteral], *, negated: bool) -> F
     return _leaf(column, among, true_for_nan=False)
 
 
-def _compares_as_string(column: Column, literals: Sequence[SqlLiteral]) -> bool:
+def _compares_as_string(column: PredicateColumn, literals: Sequence[SqlLiteral]) -> bool:
     is_timestamp = isinstance(column.type, TimestampType | TimestamptzType)
     return is_timestamp and any(literal.kind is LiteralKind.STRING for literal in literals)
 
 
-def is_like(column: Column, literal: SqlLiteral, *, negated: bool) -> FilePredicate:
+def is_like(column: PredicateColumn, literal: SqlLiteral, *, negated: bool) -> FilePredicate:
     """`column [NOT] LIKE 'prefix%'`, or a pattern without wildcards; other patterns are unknown."""
     if literal.kind is LiteralKind.NULL:
         return NEVER
@@ -255,7 +222,7 @@ def is_like(column: Column, literal: SqlLiteral, *, negated: bool) -> FilePredic
     return _starts_with(column, prefix, negated=negated)
 
 
-def _starts_with(column: Column, prefix: str, *, negated: bool) -> FilePredicate:
+def _starts_with(column: PredicateColumn, prefix: str, *, negated: bool) -> FilePredicate:
     if not prefix:
         return NEVER if negated else is_null(column, negated=True)
     term, value = Reference(column.name), StringLiteral(prefix)
@@ -265,8 +232,10 @@ def _starts_with(column: Column, prefix: str, *, negated: bool) -> FilePredicate
     return FilePredicate(predicate, predicate)
 
 
-def _leaf(column: Column, predicate: BooleanExpression, *, true_for_nan: bool) -> FilePredicate:
-    """NaN is the largest value in Spark, equal to itself; PyIceberg's bounds do not tell of it."""
+def _leaf(
+    column: PredicateColumn, predicate: BooleanExpression, *, true_for_nan: bool
+) -> FilePredicate:
+    """NaN is the largest value in Spark and equal to itself; Iceberg's bounds leave it out."""
     if not column.may_be_nan:
         return FilePredicate(predicate, predicate)
     return FilePredicate(

@@ -16,6 +16,7 @@ from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from functools import partial
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from pyiceberg.expressions.literals import (
@@ -140,7 +141,7 @@ def _cast(inner: SqlLiteral, to: exp.DataType) -> SqlLiteral | None:
         return SqlLiteral(_CAST_KINDS[to.this], inner.text)
     if inner.kind is LiteralKind.NUMBER and to.this in _INTEGER_BITS:
         value = _integer(inner)
-        return inner if value is not None and _fits(value, _INTEGER_BITS[to.this]) else None
+        return inner if value is not None and fits(value, _INTEGER_BITS[to.this]) else None
     return None
 
 
@@ -156,7 +157,8 @@ def coerce(literal: SqlLiteral, column: PrimitiveType, time_zone: str) -> AnyLit
             return rule(literal) if rule is not None else None
 
 
-def _fits(value: int, bits: int) -> bool:
+def fits(value: int, bits: int) -> bool:
+    """Whether a signed integer of so many bits has the value."""
     return -(1 << (bits - 1)) <= value < (1 << (bits - 1))
 
 
@@ -195,7 +197,7 @@ def _coerce_date(literal: SqlLiteral) -> AnyLiteral | None:
 
 def _coerce_integer(literal: SqlLiteral, *, bits: int) -> AnyLiteral | None:
     value = _integer(literal)
-    return LongLiteral(value) if value is not None and _fits(value, bits) else None
+    return LongLiteral(value) if value is not None and fits(value, bits) else None
 
 
 def _coerce_decimal(literal: SqlLiteral, column: DecimalType) -> AnyLiteral | None:
@@ -207,11 +209,17 @@ def _coerce_decimal(literal: SqlLiteral, column: DecimalType) -> AnyLiteral | No
         integer_digits = max(integer_digits, _LONG_DIGITS)
     if integer_digits + max(column.scale, _scale(literal.text)) > _MAX_PRECISION:
         return None
-    unscaled = Fraction(literal.text) * 10**column.scale
-    if unscaled.denominator != 1 or abs(unscaled.numerator) >= 10**column.precision:
+    value = to_decimal(Fraction(literal.text), column)
+    return DecimalLiteral(value) if value is not None else None
+
+
+def to_decimal(number: Fraction, kind: DecimalType) -> Decimal | None:
+    """The number as a decimal of the type's scale; None when the type does not have it exactly."""
+    unscaled = number * 10**kind.scale
+    if unscaled.denominator != 1 or abs(unscaled.numerator) >= 10**kind.precision:
         return None
     sign, digits, _ = Decimal(unscaled.numerator).as_tuple()
-    return DecimalLiteral(Decimal((sign, digits, -column.scale)))
+    return Decimal((sign, digits, -kind.scale))
 
 
 def _coerce_double(literal: SqlLiteral) -> AnyLiteral | None:
@@ -334,3 +342,48 @@ _RULES: Mapping[type[PrimitiveType], Callable[[SqlLiteral], AnyLiteral | None]] 
     DateType: _coerce_date,
     TimestampType: _coerce_timestamp_ntz,
 }
+
+
+# -------------------------------------------------------------------------------------------------
+# Values of a column as SQL literals
+
+
+def sql_literal(value: Any, kind: PrimitiveType) -> SqlLiteral:
+    """A value as Iceberg stores it, as a SQL constant."""
+    match kind:
+        case _ if value is None:
+            return SqlLiteral(LiteralKind.NULL, "NULL")
+        case DateType():
+            return SqlLiteral(LiteralKind.DATE, _day(value))
+        case TimestamptzType():
+            return SqlLiteral(LiteralKind.TIMESTAMP, f"{timestamp_text(value)}+00:00")
+        case TimestampType():
+            return SqlLiteral(LiteralKind.TIMESTAMP_NTZ, timestamp_text(value))
+        case StringType():
+            return SqlLiteral(LiteralKind.STRING, str(value))
+        case DecimalType():
+            return SqlLiteral(LiteralKind.NUMBER, f"{Decimal(value):f}")
+        case _ if isinstance(value, bool):
+            return SqlLiteral(LiteralKind.BOOLEAN, str(value).upper())
+        case _:
+            return SqlLiteral(LiteralKind.NUMBER, str(value))
+
+
+def sql_text(literal: SqlLiteral) -> str:
+    """A constant as it is written in SQL."""
+    match literal.kind:
+        case LiteralKind.NULL | LiteralKind.BOOLEAN | LiteralKind.NUMBER:
+            return literal.text
+        case LiteralKind.STRING:
+            return "'" + literal.text.replace("'", "''") + "'"
+        case kind:
+            return f"{kind.value.upper()} '{literal.text}'"
+
+
+def _day(days: int) -> str:
+    return (_EPOCH.date() + timedelta(days=days)).isoformat()
+
+
+def timestamp_text(micros: int) -> str:
+    """Microseconds since 1970 as `2024-01-31 00:00:00`."""
+    return (_EPOCH + timedelta(microseconds=micros)).isoformat(sep=" ")

@@ -22,7 +22,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from icefloe.pruning.conditions import FilePredicate, lower
+from icefloe.pruning.comparisons import FilePredicate
+from icefloe.pruning.conditions import lower
 
 SCHEMA = Schema(
     NestedField(1, "a", IntegerType()),
@@ -117,6 +118,8 @@ EXACT = [
     ("b", "b EqualTo True"),
     ("NOT b", "b EqualTo False"),
     ("b = FALSE", "b EqualTo False"),
+    ("b <> TRUE", "b EqualTo False"),
+    ("b NOT IN (TRUE)", "(b NotNull & b NotEqualTo True)"),
     ("(a = 5) IS TRUE", "a EqualTo 5"),
     ("(a = 5) IS FALSE", NOT_5),
     ("a = 5 AND s = 'x'", "(a EqualTo 5 & s EqualTo x)"),

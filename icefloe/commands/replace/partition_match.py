@@ -32,8 +32,17 @@ from pyiceberg.types import DateType, DecimalType, PrimitiveType
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 
 from icefloe.commands.replace.predicate import (
+    PartitionPredicate,
+    PartitionTest,
+    SourceColumn,
+    partitioning_fields,
+)
+from icefloe.errors import InvalidPredicateError
+from icefloe.pruning.literals import sql_literal, sql_text
+from icefloe.pruning.predicate import (
     And,
     Compare,
+    Comparison,
     Constant,
     In,
     IsNull,
@@ -42,14 +51,6 @@ from icefloe.commands.replace.predicate import (
     Or,
     leaves_of,
 )
-from icefloe.commands.replace.predicate_bind import (
-    PartitionPredicate,
-    SourceColumn,
-    partitioning_fields,
-)
-from icefloe.commands.replace.translate import sql_literal, sql_text
-from icefloe.errors import InvalidPredicateError
-from icefloe.pruning.comparisons import Comparison
 
 Truth = frozenset[bool | None]
 
@@ -61,14 +62,6 @@ _ONLY_NULL: Truth = frozenset({None})
 _TRUE: Truth = frozenset({True})
 _FALSE: Truth = frozenset({False})
 _LAST_BEFORE_SURROGATES, _FIRST_AFTER, _LAST = 0xD7FF, 0xE000, 0x10FFFF
-_HOLDS: Mapping[Comparison, frozenset[int]] = {
-    Comparison.EQUAL: frozenset({0}),
-    Comparison.NOT_EQUAL: frozenset({-1, 1}),
-    Comparison.LESS: frozenset({-1}),
-    Comparison.LESS_OR_EQUAL: frozenset({-1, 0}),
-    Comparison.GREATER: frozenset({1}),
-    Comparison.GREATER_OR_EQUAL: frozenset({0, 1}),
-}
 
 
 class Match(Enum):
@@ -101,13 +94,11 @@ _PRESENT = Values(may_be_null=False)
 
 def match_partition(predicate: PartitionPredicate, spec: PartitionSpec, partition: Record) -> Match:
     """How much of the partition with this tuple of `spec` the predicate is TRUE for."""
-    values = {
-        column.name: values_in(column, spec, partition) for column in predicate.columns.values()
-    }
+    values = {column.name: values_in(column, spec, partition) for column in predicate.columns}
     return match_values(predicate.tree, values)
 
 
-def match_values(tree: Node[Any], values: Mapping[str, Values]) -> Match:
+def match_values(tree: Node[PartitionTest], values: Mapping[str, Values]) -> Match:
     """How much of all rows with such values the predicate is TRUE for."""
     truth = _truth(tree, values)
     if True not in truth:
@@ -228,7 +219,7 @@ def _after_prefix(prefix: str) -> str | None:
     return None
 
 
-def _truth(node: Node[Any], values: Mapping[str, Values]) -> Truth:
+def _truth(node: Node[PartitionTest], values: Mapping[str, Values]) -> Truth:
     """Every outcome that the predicate can have for such values."""
     match node:
         case Constant(value):
@@ -240,15 +231,15 @@ def _truth(node: Node[Any], values: Mapping[str, Values]) -> Truth:
         case Not(part):
             return frozenset(None if t is None else not t for t in _truth(part, values))
         case IsNull(column):
-            return frozenset(_null_truths(values[column]))
+            return frozenset(_null_truths(values[column.name]))
         case Compare(column, comparison, value):
-            return _compared(values[column], comparison, value)
+            return _compared(values[column.name], comparison, value)
         case In(column, listed):
-            return _among(values[column], listed)
+            return _among(values[column.name], listed)
 
 
 def _combined(
-    parts: Iterable[Node[Any]],
+    parts: Iterable[Node[PartitionTest]],
     values: Mapping[str, Values],
     join: Callable[[bool | None, bool | None], bool | None],
     neutral: Truth,
@@ -287,7 +278,7 @@ def _null_truths(values: Values) -> Iterable[bool]:
 def _compared(values: Values, comparison: Comparison, value: Any) -> Truth:
     if value is None or not values.may_be_value:
         return _ONLY_NULL
-    holds = _HOLDS[comparison]
+    holds = comparison.orders
     found: set[bool | None] = {order in holds for order in _orders(values, _key(value))}
     return frozenset(found | {None}) if values.may_be_null else frozenset(found)
 
@@ -323,8 +314,6 @@ def _among(values: Values, listed: tuple[Any, ...]) -> Truth:
 # -------------------------------------------------------------------------------------------------
 # Whether a predicate falls on the borders of the partitions that rows lie in.
 
-Test = Compare[Any] | In[Any]
-
 _WAY_OUT = "Move it to a border, or use scope='rows' to replace just the rows it is true for"
 
 
@@ -334,8 +323,8 @@ def refuse_between_borders(predicate: PartitionPredicate, spec: PartitionSpec) -
     Partitions are ranges of values, so a test can only cut the one that its literal lies in.
     """
     for test, value in _tests_with_values(predicate):
-        column = predicate.columns[test.column]
-        if value is not None and (fields := _cuts(test, column, spec, value)):
+        column = test.column
+        if value is not None and (fields := _cuts(test, spec, value)):
             raise InvalidPredicateError(
                 predicate.text,
                 f"{column.name} is partitioned by {fields}, so the partition of "
@@ -354,17 +343,18 @@ def straddling(
     )
 
 
-def _tests_with_values(predicate: PartitionPredicate) -> Iterator[tuple[Test, Any]]:
+def _tests_with_values(predicate: PartitionPredicate) -> Iterator[tuple[PartitionTest, Any]]:
     for leaf in leaves_of(predicate.tree):
         match leaf:
-            case In(name, listed):
-                yield from ((In(name, (value,)), value) for value in listed)
+            case In(column, listed):
+                yield from ((In(column, (value,)), value) for value in listed)
             case Compare():
                 yield leaf, leaf.value
 
 
-def _cuts(test: Test, column: SourceColumn, spec: PartitionSpec, value: Any) -> str | None:
+def _cuts(test: PartitionTest, spec: PartitionSpec, value: Any) -> str | None:
     """The transforms of the partition that a test cuts in two; None when it cuts none."""
+    column = test.column
     fields = [f for f in partitioning_fields(spec) if f.source_id == column.field_id]
     for field in fields:
         place = values_of(field, column.type, field.transform.transform(column.type)(value))

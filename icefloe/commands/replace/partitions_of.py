@@ -13,12 +13,11 @@ from pyspark.sql import functions as F
 from icefloe.commands.bind import store
 from icefloe.commands.input_rows import as_frame
 from icefloe.commands.replace.partition_match import NULL, values_of
-from icefloe.commands.replace.predicate_bind import (
+from icefloe.commands.replace.predicate import (
     SourceColumn,
     partitioning_fields,
     source_columns,
 )
-from icefloe.commands.replace.translate import sql_literal, sql_text
 from icefloe.errors import (
     InvalidPredicateError,
     NonPartitionedTableError,
@@ -26,6 +25,7 @@ from icefloe.errors import (
     StatementError,
 )
 from icefloe.metadata.table_state import TableState
+from icefloe.pruning.literals import sql_literal, sql_text
 from icefloe.schema.partition_spec import source_path
 from icefloe.schema.partition_values import partition_columns, to_record
 from icefloe.schema.to_spark import spark_schema

@@ -1,165 +1,133 @@
-"""A predicate over partition columns as a small tree of values.
+"""A REPLACE WHERE predicate over partition columns: SQL text to typed tree, and tree to bound tree.
 
-`parse` makes it with literals as they stand in the text, `bind` with values of the columns' own
-types. IN and BETWEEN need no more than comparisons; IN stays one node because lists can be long.
+The tree is that of `pruning/predicate`, here in strict mode: what partition matching cannot decide
+is refused with its name. Two things differ from the conditions that file pruning reads, because
+Spark never sees the text of these predicates:
+
+* Strings are read by rules of their own: single quotes, '' for a quote inside, no backslashes.
+* A literal becomes a value of the column's type wherever it is exactly one ('09' is 9 beside an
+  integer), and is refused otherwise. Nothing is compared as text that is not text.
+
+Values are as Iceberg stores them: days for dates, microseconds for timestamps.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, TypeAlias
 
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import VoidTransform
+from pyiceberg.types import (
+    BooleanType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    PrimitiveType,
+    StringType,
+    TimestamptzType,
+)
 from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
-from icefloe.errors import InvalidPredicateError, UnsupportedOperatorError
-from icefloe.pruning.comparisons import Comparison
-from icefloe.pruning.literals import LiteralKind, SqlLiteral, read_literal
+from icefloe.errors import (
+    InvalidPredicateError,
+    NonPartitionedTableError,
+    PartitionColumnNotFoundError,
+    PartitionTypeMismatchError,
+    UnsupportedOperatorError,
+)
+from icefloe.pruning.literals import LiteralKind, SqlLiteral, coerce, fits, to_decimal
+from icefloe.pruning.predicate import (
+    And,
+    ColumnName,
+    Compare,
+    Comparison,
+    Condition,
+    Constant,
+    In,
+    IsNull,
+    IsTruth,
+    Like,
+    Malformed,
+    Node,
+    Not,
+    NullSafeEqual,
+    Or,
+    Test,
+    Unsupported,
+    read_condition,
+)
+from icefloe.schema.partition_spec import source_path
 
-V = TypeVar("V")
-
-
-@dataclass(frozen=True, slots=True)
-class Compare(Generic[V]):
-    """`column <op> value`."""
-
-    column: str
-    comparison: Comparison
-    value: V
-
-
-@dataclass(frozen=True, slots=True)
-class In(Generic[V]):
-    """`column IN (…)`."""
-
-    column: str
-    values: tuple[V, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class IsNull:
-    """`column IS NULL`."""
-
-    column: str
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """TRUE, FALSE or NULL."""
-
-    value: bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class And(Generic[V]):
-    """All of the parts."""
-
-    parts: tuple[Node[V], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Or(Generic[V]):
-    """Any of the parts."""
-
-    parts: tuple[Node[V], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Not(Generic[V]):
-    """The opposite of the part; of NULL, NULL."""
-
-    part: Node[V]
-
-
-Leaf: TypeAlias = Compare[V] | In[V] | IsNull
-Node: TypeAlias = Compare[V] | In[V] | IsNull | Constant | And[V] | Or[V] | Not[V]
-
-
-def leaves_of(node: Node[V]) -> Iterator[Leaf[V]]:
-    """Every test of a column, from left to right."""
-    match node:
-        case And(parts) | Or(parts):
-            for part in parts:
-                yield from leaves_of(part)
-        case Not(part):
-            yield from leaves_of(part)
-        case Compare() | In() | IsNull():
-            yield node
-        case Constant():
-            return
-
-
-# -------------------------------------------------------------------------------------------------
-# Predicate text → tree: what partition matching knows, and nothing else.
-
-Tree = Node[SqlLiteral]
-
-_COMPARISONS: Mapping[type[exp.Expr], Comparison] = {
-    exp.EQ: Comparison.EQUAL,
-    exp.NEQ: Comparison.NOT_EQUAL,
-    exp.LT: Comparison.LESS,
-    exp.LTE: Comparison.LESS_OR_EQUAL,
-    exp.GT: Comparison.GREATER,
-    exp.GTE: Comparison.GREATER_OR_EQUAL,
-}
-_TRUE = SqlLiteral(LiteralKind.BOOLEAN, "TRUE")
-# Names, comments and strings of a text; a quote or backslash elsewhere is one we do not read.
+# Names, comments and strings of a text; a quote or backslash elsewhere is not readable.
 _PIECES = re.compile(
     r"`(?:[^`]|``)*`|--[^\n]*|/\*.*?\*/|(?P<string>'(?:[^'\\]|'')*')|(?P<other>['\"\\])",
     re.DOTALL,
 )
-_OPERATORS: Mapping[type[exp.Expr], str] = {
-    exp.Like: "LIKE",
-    exp.ILike: "ILIKE",
-    exp.RegexpLike: "RLIKE",
-    exp.NullSafeEQ: "<=>",
-    exp.Add: "+",
-    exp.Sub: "-",
-    exp.Neg: "-",
-    exp.Mul: "*",
-    exp.Div: "/",
-    exp.Mod: "%",
-    exp.DPipe: "||",
-    exp.Select: "subquery",
-    exp.Subquery: "subquery",
-    exp.Exists: "subquery",
-    exp.TryCast: "CAST",
-    exp.Cast: "CAST",
-    exp.Is: "IS",
-    exp.Bracket: "[]",
-    exp.Case: "CASE",
-    exp.BitwiseAnd: "&",
-    exp.BitwiseOr: "|",
-    exp.BitwiseXor: "^",
-}
+_PLACEHOLDER = "§"  # before the number that replaces a string
+_WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
+_NUMERIC = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)", re.ASCII)
 
-_PLACE = "§"  # before the number that stands for a string
+ParsedPredicate: TypeAlias = Node[Test[ColumnName, SqlLiteral]]
 
 
-def parse_predicate(text: str) -> Tree:
-    """The tree of a predicate; raises where it is no SQL, or uses what partitions cannot tell."""
-    if "\\\n" in text:  # where Spark's comments go on, and sqlglot's do not
+@dataclass(frozen=True, slots=True)
+class SourceColumn:
+    """A column that the table is partitioned by."""
+
+    name: str  # full name, dots between levels
+    path: tuple[str, ...]  # the same level by level
+    field_id: int
+    type: PrimitiveType
+
+
+PartitionTest: TypeAlias = Test[SourceColumn, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPredicate:
+    """A predicate over partition columns; its values are of the columns' types."""
+
+    text: str
+    tree: Node[PartitionTest]
+    columns: tuple[SourceColumn, ...]
+    time_zone: str
+
+
+# -------------------------------------------------------------------------------------------------
+# Parse: text to tree
+
+
+def parse_predicate(text: str) -> ParsedPredicate:
+    """The tree of a predicate; raises on invalid SQL and on what partitions cannot decide."""
+    if "\\\n" in text:  # where Spark continues a comment, and sqlglot does not
         raise InvalidPredicateError(text, "it has a backslash at the end of a line")
     strings: list[str] = []
     plain = _PIECES.sub(_set_aside(text, strings), text)
     try:
         parsed = parse_one(plain, read="spark", into=exp.Condition)
-    except (SqlglotError, RecursionError) as wrong:
-        raise InvalidPredicateError(text, "it is not a SQL condition") from wrong
+    except (SqlglotError, RecursionError) as error:
+        raise InvalidPredicateError(text, "it is not a SQL condition") from error
     for literal in parsed.find_all(exp.Literal):
         if literal.is_string:
-            if not literal.this.startswith(_PLACE):  # sqlglot's own, as for the number 1BD
+            if not literal.this.startswith(_PLACEHOLDER):  # sqlglot's own, as for the number 1BD
                 raise UnsupportedOperatorError(f"the literal {literal.this}")
-            literal.set("this", strings[int(literal.this.removeprefix(_PLACE))])
-    return _Reader(text).node(parsed)
+            literal.set("this", strings[int(literal.this.removeprefix(_PLACEHOLDER))])
+    return _partition_tests(read_condition(parsed, strings_are_plain=True), text)
 
 
 def _set_aside(text: str, strings: list[str]) -> Callable[[re.Match[str]], str]:
-    """Put a number in the place of each string: sqlglot's rules for quotes are not Spark's."""
+    """Replace each string by its number: sqlglot has other rules for quotes."""
 
-    def replaced(piece: re.Match[str]) -> str:
+    def replace_string(piece: re.Match[str]) -> str:
         if piece["other"]:
             raise InvalidPredicateError(
                 text,
@@ -169,101 +137,193 @@ def _set_aside(text: str, strings: list[str]) -> Callable[[re.Match[str]], str]:
         if not piece["string"]:
             return piece[0]
         strings.append(piece["string"][1:-1].replace("''", "'"))
-        return f"'{_PLACE}{len(strings) - 1}'"
+        return f"'{_PLACEHOLDER}{len(strings) - 1}'"
 
-    return replaced
+    return replace_string
 
 
-class _Reader:
-    """Turns sqlglot's nodes into ours."""
+def _partition_tests(node: Condition, text: str) -> ParsedPredicate:
+    """The same tree, known to have only tests that partition values can be matched with."""
+    match node:
+        case And(parts):
+            return And(tuple(_partition_tests(part, text) for part in parts))
+        case Or(parts):
+            return Or(tuple(_partition_tests(part, text) for part in parts))
+        case Not(part):
+            return Not(_partition_tests(part, text))
+        case Malformed(reason):
+            raise InvalidPredicateError(text, reason)
+        case Unsupported(operator):
+            raise UnsupportedOperatorError(operator, text)
+        case NullSafeEqual():
+            raise UnsupportedOperatorError("<=>", text)
+        case Like():
+            raise UnsupportedOperatorError("LIKE", text)
+        case IsTruth():
+            raise UnsupportedOperatorError("IS", text)
+        case _:
+            return node
 
-    def __init__(self, text: str) -> None:
-        self._text = text
 
-    def node(self, node: exp.Expr) -> Tree:
+# -------------------------------------------------------------------------------------------------
+# Bind: tree and table to a tree of the table's own columns and values
+
+
+def bind_predicate(
+    text: str,
+    tree: ParsedPredicate,
+    schema: Schema,
+    spec: PartitionSpec,
+    *,
+    table: str,
+    time_zone: str,
+) -> PartitionPredicate:
+    """Check a parsed predicate against a table's partition columns and their types."""
+    columns = source_columns(schema, spec)
+    if not columns:
+        raise NonPartitionedTableError(table)
+    binder = _Binder(columns, table.rpartition(".")[2].lower(), time_zone)
+    return PartitionPredicate(text, binder.node(tree), tuple(columns.values()), time_zone)
+
+
+def source_columns(schema: Schema, spec: PartitionSpec) -> dict[str, SourceColumn]:
+    """The columns that `spec` partitions by, by full name."""
+    columns: dict[str, SourceColumn] = {}
+    for field in partitioning_fields(spec):
+        path = source_path(schema, field.source_id)
+        if path is not None:
+            kind, name = schema.find_type(field.source_id), ".".join(path)
+            if isinstance(kind, PrimitiveType):
+                columns[name] = SourceColumn(name, path, field.source_id, kind)
+    return columns
+
+
+def partitioning_fields(spec: PartitionSpec) -> list[PartitionField]:
+    """The fields that distinguish partitions: all but void ones."""
+    return [field for field in spec.fields if not isinstance(field.transform, VoidTransform)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Binder:
+    columns: Mapping[str, SourceColumn]
+    qualifier: str
+    time_zone: str
+    negated: bool = False  # below a NOT
+
+    def node(self, node: ParsedPredicate) -> Node[PartitionTest]:
         match node:
-            case exp.Paren():
-                return self.node(node.this)
-            case exp.And():
-                return And(tuple(self.node(part) for part in node.flatten()))
-            case exp.Or():
-                return Or(tuple(self.node(part) for part in node.flatten()))
-            case exp.Not():
-                return Not(self.node(node.this))
-            case exp.Boolean():
-                return Constant(bool(node.this))
-            case exp.Null():
-                return Constant(None)
-            case exp.Column():
-                return Compare(self._column(node), Comparison.EQUAL, _TRUE)
-            case _:
-                return self._test(node)
+            case And(parts):
+                return And(tuple(self.node(part) for part in parts))
+            case Or(parts):
+                return Or(tuple(self.node(part) for part in parts))
+            case Not(part):
+                return Not(replace(self, negated=True).node(part))
+            case Constant():
+                return node
+            case IsNull(name):
+                return IsNull(self._column(name))
+            case Compare(name, comparison, literal):
+                column = self._column(name)
+                value = self._value(column, literal, is_equality=comparison is Comparison.EQUAL)
+                return Compare(column, comparison, value)
+            case In(name, literals):
+                column = self._column(name)
+                values = [self._value(column, literal, is_equality=True) for literal in literals]
+                return In(column, tuple(dict.fromkeys(values)))
 
-    def _test(self, node: exp.Expr) -> Tree:
-        if type(node) in _COMPARISONS:
-            return self._compare(node)
-        match node:
-            case exp.In() if _has_only(node, "this", "expressions"):
-                values = tuple(self._literal(item) for item in node.expressions)
-                if not values:
-                    raise InvalidPredicateError(self._text, "IN has no values")
-                return In(self._column(node.this), values)
-            case exp.Between() if _has_only(node, "this", "low", "high"):
-                return self._between(node)
-            case exp.Is() if isinstance(node.expression, exp.Null):
-                return IsNull(self._column(node.this))
-            case _:
-                raise self._unsupported(node)
+    def _column(self, parts: ColumnName) -> SourceColumn:
+        name = ".".join(parts)
+        first, _, rest = name.partition(".")
+        spellings = [name, rest] if first.lower() == self.qualifier and rest else [name]
+        for spelling in spellings:
+            if spelling in self.columns:
+                return self.columns[spelling]
+            same = [c for c in self.columns.values() if c.name.lower() == spelling.lower()]
+            if len(same) == 1:
+                return same[0]
+        raise PartitionColumnNotFoundError(name, sorted(self.columns))
 
-    def _compare(self, node: exp.Expr) -> Tree:
-        comparison = _COMPARISONS[type(node)]
-        left, right = node.this.unnest(), node.expression.unnest()
-        if isinstance(left, exp.Column) and isinstance(right, exp.Column):
-            raise UnsupportedOperatorError(f"{comparison.value} between two columns", self._text)
-        if isinstance(left, exp.Column):
-            return Compare(self._column(left), comparison, self._literal(right))
-        if isinstance(right, exp.Column):
-            return Compare(self._column(right), comparison.mirrored, self._literal(left))
-        for side in (left, right):
-            if read_literal(side, strings_are_plain=True) is None:
-                raise self._unsupported(side)
-        raise InvalidPredicateError(self._text, f"{node.sql('spark')} names no column")
-
-    def _between(self, node: exp.Expr) -> Tree:
-        column = self._column(node.this)
-        low, high = self._literal(node.args["low"]), self._literal(node.args["high"])
-        return And(
-            (
-                Compare(column, Comparison.GREATER_OR_EQUAL, low),
-                Compare(column, Comparison.LESS_OR_EQUAL, high),
+    def _value(self, column: SourceColumn, literal: SqlLiteral, *, is_equality: bool) -> Any:
+        if literal.kind is LiteralKind.NULL:
+            return None
+        is_equality = is_equality and not self.negated
+        value = typed_value(literal, column.type, self.time_zone, is_equality=is_equality)
+        if value is None:
+            raise PartitionTypeMismatchError(
+                column.name,
+                str(column.type),
+                f"the {literal.kind.value} {literal.text!r}",
+                _advice(column.type),
             )
-        )
-
-    def _column(self, node: exp.Expr) -> str:
-        node = node.unnest()
-        if not isinstance(node, exp.Column):
-            raise self._unsupported(node)
-        return ".".join(part.name for part in node.parts)
-
-    def _literal(self, node: exp.Expr) -> SqlLiteral:
-        found = read_literal(node, strings_are_plain=True)
-        if found is None:
-            raise self._unsupported(node.unnest())
-        return found
-
-    def _unsupported(self, node: exp.Expr) -> Exception:
-        if isinstance(node, exp.Concat) and node.args.get("coalesce") is False:
-            return InvalidPredicateError(self._text, "two strings stand side by side")
-        if isinstance(node, exp.In):
-            return UnsupportedOperatorError("subquery", self._text)
-        known = _OPERATORS.get(type(node))
-        if known is None and isinstance(node, exp.Anonymous):
-            known = node.name
-        if known is None and isinstance(node, exp.Func):
-            known = node.sql_name().lower()
-        return UnsupportedOperatorError(known or node.key.upper(), self._text)
+        return value
 
 
-def _has_only(node: exp.Expr, *names: str) -> bool:
-    """Whether no other argument is set; one we do not know may change what the node means."""
-    return all(name in names for name, value in node.args.items() if value)
+def typed_value(
+    literal: SqlLiteral, kind: PrimitiveType, time_zone: str, *, is_equality: bool
+) -> Any:
+    """A literal as a value of a type, None when it is not exactly one.
+
+    A number is a string only where a column has to equal it: `'10' < 9` would compare letters, and
+    `'09' <> 9` would be TRUE for strings, though not for numbers.
+    """
+    match kind:
+        case IntegerType():
+            return _whole(literal, bits=32)
+        case LongType():
+            return _whole(literal, bits=64)
+        case DecimalType():
+            return _decimal(literal, kind)
+        case BooleanType():
+            return _boolean(literal)
+        case StringType():
+            return _text(literal) if is_equality or literal.kind is LiteralKind.STRING else None
+        case FloatType() | DoubleType() if literal.kind is LiteralKind.STRING:
+            literal = SqlLiteral(LiteralKind.NUMBER, literal.text.strip().removeprefix("+"))
+            if not _NUMERIC.fullmatch(literal.text):
+                return None
+    value = coerce(literal, kind, time_zone)
+    return value.value if value is not None else None
+
+
+def _whole(literal: SqlLiteral, *, bits: int) -> int | None:
+    number = _fraction(literal)
+    if number is None or number.denominator != 1:
+        return None
+    if literal.kind is LiteralKind.STRING and not _WHOLE.fullmatch(literal.text.strip()):
+        return None
+    return number.numerator if fits(number.numerator, bits) else None
+
+
+def _decimal(literal: SqlLiteral, kind: DecimalType) -> Decimal | None:
+    number = _fraction(literal)
+    return to_decimal(number, kind) if number is not None else None
+
+
+def _fraction(literal: SqlLiteral) -> Fraction | None:
+    text = literal.text.strip()
+    if literal.kind not in (LiteralKind.NUMBER, LiteralKind.STRING) or not _NUMERIC.fullmatch(text):
+        return None
+    return Fraction(text)
+
+
+def _boolean(literal: SqlLiteral) -> bool | None:
+    text = literal.text.upper()
+    has_kind = literal.kind in (LiteralKind.BOOLEAN, LiteralKind.STRING)
+    return text == "TRUE" if has_kind and text in ("TRUE", "FALSE") else None
+
+
+def _text(literal: SqlLiteral) -> str | None:
+    if literal.kind is LiteralKind.STRING:
+        return literal.text
+    is_whole = literal.kind is LiteralKind.NUMBER and _WHOLE.fullmatch(literal.text)
+    return literal.text if is_whole else None
+
+
+def _advice(kind: PrimitiveType) -> str:
+    match kind:
+        case StringType():
+            return "Write it in single quotes."
+        case TimestamptzType():
+            return "Write it as TIMESTAMP '2024-01-31 00:00:00+00:00', with an offset."
+        case _:
+            return f"Write a literal of type {kind}."

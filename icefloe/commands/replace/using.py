@@ -26,7 +26,6 @@ from pyspark.sql import functions as F
 from icefloe.commands.context import Context, ExplainableCommand, Outcome
 from icefloe.commands.input_rows import fit_rows
 from icefloe.commands.plan import Plan, with_footers
-from icefloe.commands.replace.translate import sql_literal
 from icefloe.commands.replace.written_rows import (
     PartitionSet,
     PartitionSetMatcher,
@@ -42,7 +41,9 @@ from icefloe.file_changes import FileChanges
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate, plan_files
-from icefloe.pruning.comparisons import UNKNOWN, Column, Comparison, FilePredicate, all_of, compare
+from icefloe.pruning.comparisons import UNKNOWN, FilePredicate, PredicateColumn, all_of, compare
+from icefloe.pruning.literals import sql_literal
+from icefloe.pruning.predicate import Comparison
 from icefloe.results import DmlResult
 from icefloe.scan.scan import Scan
 from icefloe.spark import columns
@@ -181,7 +182,7 @@ def _range(field: NestedField, files: Collection[DataFile], zone: str) -> FilePr
     kind, i = field.field_type, field.field_id
     if not isinstance(kind, PrimitiveType) or "." in field.name:
         return UNKNOWN
-    column = Column(field.name, kind, zone)
+    column = PredicateColumn(field.name, kind, zone)
     if column.may_be_nan:
         return UNKNOWN
     lows: list[Any] = []
@@ -200,7 +201,7 @@ def _range(field: NestedField, files: Collection[DataFile], zone: str) -> FilePr
 
 
 def _between(
-    column: Column, lows: list[Any], highs: list[Any], *, has_nulls: bool
+    column: PredicateColumn, lows: list[Any], highs: list[Any], *, has_nulls: bool
 ) -> FilePredicate:
     is_null = IsNull(term=Reference(column.name))
     if not lows:

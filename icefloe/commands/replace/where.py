@@ -22,8 +22,11 @@ from icefloe.commands.replace.partition_match import (
     refuse_between_borders,
     straddling,
 )
-from icefloe.commands.replace.predicate import parse_predicate
-from icefloe.commands.replace.predicate_bind import PartitionPredicate, bind_predicate
+from icefloe.commands.replace.predicate import (
+    PartitionPredicate,
+    bind_predicate,
+    parse_predicate,
+)
 from icefloe.commands.replace.translate import as_condition, as_lowered
 from icefloe.commands.row_changes import RowChange, change_rows
 from icefloe.commit.conflicts import ConflictCheck

@@ -22,7 +22,6 @@ from pyspark.sql import DataFrame
 from icefloe.commands.context import Context, Outcome, row_report
 from icefloe.commands.plan import Plan, plan_statement
 from icefloe.commands.replace.partition_match import NULL, values_of
-from icefloe.commands.replace.translate import sql_literal
 from icefloe.commands.row_changes import RowChange, change_rows
 from icefloe.commit.conflicts import ConflictCheck
 from icefloe.metadata.files import partition_key_of
@@ -31,9 +30,8 @@ from icefloe.pruning.candidates import Candidate, FilePlan, SkippedFile
 from icefloe.pruning.comparisons import (
     ALWAYS,
     UNKNOWN,
-    Column,
-    Comparison,
     FilePredicate,
+    PredicateColumn,
     all_of,
     any_of,
     compare,
@@ -41,6 +39,8 @@ from icefloe.pruning.comparisons import (
     is_null,
 )
 from icefloe.pruning.file_matcher import FileMatcher
+from icefloe.pruning.literals import sql_literal
+from icefloe.pruning.predicate import Comparison
 from icefloe.results import RowCounts
 from icefloe.scan.scan import Scan
 from icefloe.settings import UpdateKind
@@ -232,11 +232,11 @@ def _lowered(schema: Schema, field: PartitionField, value: Any, time_zone: str) 
     )
 
 
-def _column(schema: Schema, field: PartitionField, time_zone: str) -> Column | None:
+def _column(schema: Schema, field: PartitionField, time_zone: str) -> PredicateColumn | None:
     """The source of a field, if it is a column of the table itself."""
     for column in schema.fields:
         if column.field_id == field.source_id and isinstance(column.field_type, PrimitiveType):
             if "." in column.name:
                 return None  # PyIceberg reads it as the path of a nested field
-            return Column(column.name, column.field_type, time_zone)
+            return PredicateColumn(column.name, column.field_type, time_zone)
     return None
