@@ -121,7 +121,7 @@ def _scan_of(
     names = [field.name for field in state.schema.fields]
     condition = bind_condition(where, empty, names, lambda text: context.resolve(text, state))
     scan = Scan.of(context.spark, state, choose_files(state, matcher, files).candidates)
-    if condition is None or matcher.tells or not scan.candidates:
+    if condition is None or matcher.is_selective or not scan.candidates:
         return scan
     refuse_unplain(scan.candidates)
     with translate_spark_errors(names), reading_by_id(context.spark):

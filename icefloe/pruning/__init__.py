@@ -1,1 +1,1 @@
-"""Which files a statement can skip."""
+"""Which files a statement can skip, from metadata alone."""

@@ -1,4 +1,4 @@
-"""Which files a condition needs: manifests read once, files ruled out, deletes attached."""
+"""The data files that a condition needs, each with the delete files that apply to it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from icefloe.redaction import masked_repr
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A data file that may hold rows a condition is true for, and the deletes that apply to it."""
+    """A data file that may hold rows a condition is TRUE for, and its delete files."""
 
     live: LiveFile
     position_deletes: tuple[LiveFile, ...] = ()
     equality_deletes: tuple[LiveFile, ...] = ()
-    covered: bool = False  # the condition is surely true for every row
+    covered: bool = False  # the condition is provably TRUE for every row
     lacks_identity_columns: bool = False  # values of a partition column may be in metadata only
 
     @property
@@ -39,7 +39,7 @@ class Candidate:
 @masked_repr
 @dataclass(frozen=True, slots=True)
 class SkippedFile:
-    """A data file that surely holds no row of interest, and what showed it."""
+    """A data file that provably holds no row of interest, and what proves it."""
 
     path: str
     reason: str
@@ -47,7 +47,7 @@ class SkippedFile:
 
 @dataclass(frozen=True, slots=True)
 class FilePlan:
-    """The files of one snapshot, sorted by whether a condition needs them."""
+    """The files of one snapshot, divided by whether a condition needs them."""
 
     candidates: tuple[Candidate, ...]
     skipped: tuple[SkippedFile, ...]
@@ -58,23 +58,23 @@ class FilePlan:
 
     @property
     def files_skipped(self) -> int:
-        """Data files not looked at."""
+        """Data files that are not read."""
         return len(self.skipped) + self.files_in_skipped_manifests
 
 
 def plan_files(state: TableState, lowered: FilePredicate) -> FilePlan:
-    """Choose the files that may hold rows the condition is true for; never too few."""
+    """Select the files that may hold rows the condition is TRUE for; never too few."""
     return choose_files(state, FileMatcher(lowered, state.schema, state.metadata.specs()))
 
 
 def choose_files(
-    state: TableState, matcher: Matcher, known: SnapshotFiles | None = None
+    state: TableState, matcher: Matcher, snapshot_files: SnapshotFiles | None = None
 ) -> FilePlan:
-    """Choose the files that a matcher does not rule out; manifests are read once.
+    """Select the files that a matcher does not rule out; manifests are read once.
 
-    `known` are all files of the snapshot, where they have been read already.
+    `snapshot_files` are all files of the snapshot, if they have been read already.
     """
-    files = known or read_snapshot_files(state.io, state.snapshot, matcher)
+    files = snapshot_files or read_snapshot_files(state.io, state.snapshot, matcher)
     deletes = DeleteIndex.of(files.deletes, unpartitioned_specs(state.metadata))
     identity = _identity_sources(state)
     candidates: list[Candidate] = []
@@ -91,7 +91,7 @@ def choose_files(
                 live,
                 deletes.position_deletes(live),
                 deletes.equality_deletes(live),
-                matcher.surely_matches(live.file, live.spec_id),
+                matcher.matches_every_row(live.file, live.spec_id),
                 any(source not in counts for source in identity[live.spec_id]),
             )
         )
@@ -107,25 +107,25 @@ def choose_files(
 
 def narrowed(plan: FilePlan, matcher: Matcher) -> FilePlan:
     """The same plan without the candidates that `matcher` rules out."""
-    kept: list[Candidate] = []
+    candidates: list[Candidate] = []
     skipped = list(plan.skipped)
     for candidate in plan.candidates:
         reason = matcher.why_not(candidate.live.file, candidate.live.spec_id)
         if reason is None:
-            kept.append(candidate)
+            candidates.append(candidate)
         else:
             skipped.append(SkippedFile(candidate.path, reason))
-    return replace(plan, candidates=tuple(kept), skipped=tuple(skipped))
+    return replace(plan, candidates=tuple(candidates), skipped=tuple(skipped))
 
 
 def _identity_sources(state: TableState) -> dict[int, tuple[int, ...]]:
-    """The columns of the read schema that each spec partitions by as they are."""
-    known = set(state.schema.field_ids)
+    """The columns of the read schema that each spec has identity transforms of."""
+    field_ids = set(state.schema.field_ids)
     return {
         spec_id: tuple(
             field.source_id
             for field in spec.fields
-            if isinstance(field.transform, IdentityTransform) and field.source_id in known
+            if isinstance(field.transform, IdentityTransform) and field.source_id in field_ids
         )
         for spec_id, spec in state.metadata.specs().items()
     }
@@ -134,12 +134,12 @@ def _identity_sources(state: TableState) -> dict[int, tuple[int, ...]]:
 def _refuse_unreadable(live: LiveFile) -> None:
     if not live.is_parquet:
         raise UnsupportedTableError(
-            f"Data file {live.path} is {live.file.file_format}; icefloe works on Parquet data "
-            "files. Rewrite the table as Parquet with the engine that wrote it."
+            f"Data file {live.path} is {live.file.file_format}; icefloe reads and writes only "
+            "Parquet. Rewrite the table as Parquet with the engine that wrote it."
         )
     name = live.path.rpartition("/")[2]
     if name.startswith(("_", ".")):
         raise UnsupportedTableError(
-            f"Data file {live.path} has a name that Spark takes for hidden and would not read. "
+            f"Data file {live.path} has a name that Spark treats as hidden and does not read. "
             "Rewrite the file under another name."
         )

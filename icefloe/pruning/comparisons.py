@@ -67,7 +67,7 @@ UNKNOWN = FilePredicate(AlwaysTrue(), None)
 
 
 def all_of(parts: Sequence[FilePredicate]) -> FilePredicate:
-    """AND: what is known of one part narrows the whole."""
+    """AND: each part narrows the whole, also beside unknown ones."""
     exacts = [part.exact for part in parts]
     if any(exact is AlwaysFalse() for exact in exacts):
         return NEVER

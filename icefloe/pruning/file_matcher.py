@@ -1,8 +1,8 @@
-"""Which manifests and files a condition can touch, from what metadata says of them.
+"""Which manifests and files may hold rows that match a condition, from their metadata.
 
-PyIceberg's evaluators live here, and their traps with them: strict evaluation takes a missing null
-count for "no NULLs", projections raise on types they do not know, and a manifest evaluator keeps
-state. Whatever goes wrong in them is doubt, and doubt keeps a file.
+PyIceberg evaluates; its pitfalls are dealt with here: strict evaluation reads a missing null count
+as "no NULLs", and projections raise on types that they do not support. An error of an evaluator
+proves nothing, so the file is read.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from icefloe.pruning.comparisons import FilePredicate
 T = TypeVar("T")
 Test = Callable[[T], bool]
 
-# What PyIceberg compares partition values as. A date in its place would be unequal to every day.
+# The types of partition values that PyIceberg compares. A date would be unequal to every day.
 _PARTITION_VALUES = frozenset({type(None), bool, int, float, str, bytes, Decimal, UUID})
 
 
 class Matcher(Protocol):
-    """Tells which files cannot hold rows of interest; in doubt, a file may."""
+    """Decides which files cannot hold rows of interest; in doubt, a file may."""
 
     def may_match_manifest(self, manifest: ManifestFile) -> bool:
         """Whether a manifest may list a file of interest."""
@@ -70,15 +70,15 @@ class Matcher(Protocol):
         """What rules the file out; None when it may hold a row of interest."""
         ...
 
-    def surely_matches(self, file: DataFile, spec_id: int) -> bool:
-        """Whether every row is of interest."""
+    def matches_every_row(self, file: DataFile, spec_id: int) -> bool:
+        """Whether every row is provably of interest."""
         ...
 
 
 class FileMatcher:
-    """Which manifests and files may hold, or surely hold only, rows a condition is true for.
+    """Which manifests and files may hold, or provably hold only, rows a condition is TRUE for.
 
-    Expressions are bound and projected once per spec, when its first file comes.
+    Expressions are bound and projected once per spec, with its first file.
     """
 
     def __init__(
@@ -92,18 +92,18 @@ class FileMatcher:
         self._specs = specs
         self._conjuncts = tuple(_conjuncts(_demand_values(lowered.exact)))
         self._metrics_may_match = _prepare(self._inclusive_metrics)
-        self._metrics_surely_match = tuple(
+        self._metrics_prove_match = tuple(
             _prepare(partial(strict_metrics_test, self._schema, part)) for part in self._conjuncts
         )
         self._partition_tests: dict[int, _PartitionTests] = {}
 
     @property
-    def tells(self) -> bool:
-        """Whether anything is known of the files that match."""
+    def is_selective(self) -> bool:
+        """Whether it can rule out any file."""
         return not isinstance(self._lowered.inclusive, AlwaysTrue)
 
     def may_match_manifest(self, manifest: ManifestFile) -> bool:
-        """Whether the partition summaries leave room for a matching file."""
+        """Whether the partition summaries allow a matching file."""
         tests = self._tests_of(manifest.partition_spec_id)
         return _answer(tests.manifest_may_match, manifest, in_doubt=True)
 
@@ -121,16 +121,16 @@ class FileMatcher:
             return "column bounds"
         return None
 
-    def surely_matches(self, file: DataFile, spec_id: int) -> bool:
+    def matches_every_row(self, file: DataFile, spec_id: int) -> bool:
         """Whether the condition is TRUE for every row: each part by partition or by bounds."""
         if self._lowered.exact is None or file.record_count <= 0:
             return False
-        by_partition = self._tests_of(spec_id).surely_match
+        by_partition = self._tests_of(spec_id).prove_match
         return all(
             _answer(partition_test, file, in_doubt=False)
             or _answer(metrics_test, file, in_doubt=False)
             for partition_test, metrics_test in zip(
-                by_partition, self._metrics_surely_match, strict=True
+                by_partition, self._metrics_prove_match, strict=True
             )
         )
 
@@ -144,7 +144,7 @@ class FileMatcher:
         return self._partition_tests[spec_id]
 
     def _partition_tests_of(self, spec: PartitionSpec | None) -> _PartitionTests:
-        """Nothing is known from an unknown spec, nor from one without fields."""
+        """An unknown spec proves nothing, nor does one without fields."""
         if spec is None or spec.is_unpartitioned():
             return _PartitionTests(None, None, (None,) * len(self._conjuncts))
         return _PartitionTests(
@@ -179,28 +179,28 @@ class FileMatcher:
 
 @dataclass(frozen=True, slots=True)
 class _PartitionTests:
-    """What the files of one spec are asked; a test that could not be prepared is None."""
+    """The tests for files of one spec; None for a test that could not be prepared."""
 
     manifest_may_match: Test[ManifestFile] | None
     may_match: Test[DataFile] | None
-    surely_match: tuple[Test[DataFile] | None, ...]  # one per conjunct
+    prove_match: tuple[Test[DataFile] | None, ...]  # one per conjunct
 
 
 def _prepare(build: Callable[[], T]) -> T | None:
     """A test, or None when PyIceberg cannot bind or project the condition."""
     try:
         return build()
-    except Exception:  # noqa: BLE001 - evaluators raise anything; no test means doubt
+    except Exception:  # noqa: BLE001 - evaluators raise any error; no test means doubt
         return None
 
 
 def _answer(test: Test[T] | None, subject: T, *, in_doubt: bool) -> bool:
-    """What the test says, or `in_doubt` when there is none or it fails: bad bounds, odd types."""
+    """The result of the test; `in_doubt` without a test, or if it fails on the metadata."""
     if test is None:
         return in_doubt
     try:
         return test(subject)
-    except Exception:  # noqa: BLE001 - evaluators raise anything on metadata they do not expect
+    except Exception:  # noqa: BLE001 - evaluators raise any error on unexpected metadata
         return in_doubt
 
 
@@ -222,21 +222,21 @@ def _on_partition(
 
 
 def is_plain(partition: Record, length: int) -> bool:
-    """Whether the tuple has the spec's fields, as the values PyIceberg compares."""
+    """Whether the tuple has as many fields as the spec, of types that PyIceberg compares."""
     return len(partition) == length and all(
         type(partition[position]) in _PARTITION_VALUES for position in range(length)
     )
 
 
 def _is_complete(summary: PartitionFieldSummary) -> bool:
-    """Whether missing bounds mean that there are no values, as PyIceberg takes them to."""
+    """Whether missing bounds mean that there are no values, as PyIceberg assumes."""
     if (summary.lower_bound is None) != (summary.upper_bound is None):
         return False
     return summary.lower_bound is not None or summary.contains_null or bool(summary.contains_nan)
 
 
 def _with_optional_columns(schema: Schema) -> Schema:
-    """Let IS NULL be asked of the files: a column may be required only since they were written."""
+    """Make IS NULL testable: a column may have become required after files were written."""
     fields = [field.model_copy(update={"required": False}) for field in schema.fields]
     return Schema(*fields, schema_id=schema.schema_id)
 
@@ -254,7 +254,7 @@ def _demand_values(exact: BooleanExpression | None) -> BooleanExpression:
     """`exact` with NOT NULL beside each comparison, for strict evaluation.
 
     PyIceberg's strict comparison passes when the file has no null count at all; its NOT NULL does
-    not. None is never sure.
+    not. None is never proven.
     """
     demanding = _prepare(partial(visit, exact, _WithNotNull())) if exact is not None else None
     return demanding if demanding is not None else AlwaysFalse()
@@ -294,7 +294,7 @@ class _WithNotNull(_Rewrite):
 
 
 class _LargeInAsRange(_Rewrite):
-    """PyIceberg does not compare long IN lists with bounds; their range it does."""
+    """Replace long IN lists, which PyIceberg does not compare with bounds, by their range."""
 
     def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
         if not isinstance(predicate, In) or len(predicate.literals) <= IN_PREDICATE_LIMIT:

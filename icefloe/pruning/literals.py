@@ -1,8 +1,8 @@
-"""SQL literals as values of a column, where Spark's comparison is known to be exactly that.
+"""SQL literals as values of a column, and back.
 
 Spark converts one side of a comparison to the type of the other, or both to a third type. A literal
-becomes a value of the column's type here only when that says the same for every value of the column
-under ANSI and non-ANSI rules alike; every other pair is unknown (None).
+becomes a value of the column's type here only when the comparison then has the same result for
+every value of the column, under ANSI and non-ANSI rules alike; every other pair is unknown (None).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MAX_PRECISION = 38
 _LONG_DIGITS = 20  # Spark reads a BIGINT as DECIMAL(20, 0) beside a decimal
 _EXACT_DOUBLE_DIGITS = 15  # up to here every correct conversion to double gives the same value
 _EXACT_DOUBLE_POWER = 22
-_FIRST_SURE_YEAR = 1970  # before it Java and Python may read different zone histories
+_FIRST_SAFE_YEAR = 1970  # before it Java and Python may have different zone histories
 
 _NUMBER = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _CANONICAL_INTEGER = re.compile(r"0|-?[1-9]\d*", re.ASCII)
@@ -67,7 +67,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class LiteralKind(Enum):
-    """What Spark takes a literal for before it sees the column."""
+    """The type of a literal in Spark, before it is compared with a column."""
 
     NULL = "null"
     BOOLEAN = "boolean"
@@ -80,7 +80,7 @@ class LiteralKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SqlLiteral:
-    """A constant as it stands in the SQL text."""
+    """A constant as in the SQL text."""
 
     kind: LiteralKind
     text: str
@@ -101,10 +101,9 @@ _INTEGER_BITS = {
 
 
 def read_literal(node: exp.Expr, *, strings_are_plain: bool) -> SqlLiteral | None:
-    """The constant a node is, or None when it is none, or one whose value is in doubt.
+    """The constant that a node is; None if it is not a constant or its value is in doubt.
 
-    `strings_are_plain` is False when the text holds a backslash or a double quote: sqlglot's
-    escapes are not Spark's, and a double-quoted word may be a column under Spark's settings.
+    Unless `strings_are_plain`, the value of every string is in doubt.
     """
     node = node.unnest()
     if isinstance(node, exp.Cast):
@@ -163,9 +162,9 @@ def fits(value: int, bits: int) -> bool:
 
 
 def _integer(literal: SqlLiteral) -> int | None:
-    """The value of an integral number or string; 5.0 is one, 1.5 and 1e3 are not."""
+    """The value of an integral number or string: of 5.0, but not of 1.5 or 1e3."""
     if literal.kind is LiteralKind.STRING:
-        # IN compares as strings without ANSI: only '5' is then what 5 is, not '05' or ' 5'.
+        # Without ANSI, IN compares as strings: only '5' then equals 5, not '05' or ' 5'.
         return int(literal.text) if _CANONICAL_INTEGER.fullmatch(literal.text) else None
     if literal.kind is not LiteralKind.NUMBER or "e" in literal.text.lower():
         return None
@@ -201,7 +200,7 @@ def _coerce_integer(literal: SqlLiteral, *, bits: int) -> AnyLiteral | None:
 
 
 def _coerce_decimal(literal: SqlLiteral, column: DecimalType) -> AnyLiteral | None:
-    """Only when Spark's common type of both sides keeps every digit of either."""
+    """Only when Spark's common type of both sides has every digit of either."""
     if literal.kind is not LiteralKind.NUMBER or "e" in literal.text.lower():
         return None
     integer_digits = column.precision - column.scale
@@ -255,17 +254,17 @@ def _parse_date(text: str) -> date | None:
 
 
 def _parse_timestamp(text: str) -> datetime | None:
-    """A strict ISO timestamp, aware if the text names an offset; a date alone is midnight."""
+    """A strict ISO timestamp, aware if the text has an offset; a date alone is midnight."""
     parts = _ISO_TIMESTAMP.fullmatch(text)
     if parts is None:
         return None
     day, clock, fraction, offset = parts.groups()
     try:
-        moment = datetime.fromisoformat(day + "T" + (clock or "00:00:00"))
+        timestamp = datetime.fromisoformat(day + "T" + (clock or "00:00:00"))
     except ValueError:
         return None
-    moment = moment.replace(microsecond=int((fraction or "0").ljust(6, "0")))
-    return moment.replace(tzinfo=_offset(offset)) if offset else moment
+    timestamp = timestamp.replace(microsecond=int((fraction or "0").ljust(6, "0")))
+    return timestamp.replace(tzinfo=_offset(offset)) if offset else timestamp
 
 
 def _offset(text: str) -> tzinfo:
@@ -281,10 +280,10 @@ def _coerce_timestamp_ntz(literal: SqlLiteral) -> AnyLiteral | None:
         return _midnight(literal.text, None)
     if literal.kind not in (LiteralKind.STRING, LiteralKind.TIMESTAMP_NTZ):
         return None
-    moment = _parse_timestamp(literal.text)
-    if moment is None or moment.tzinfo is not None:
+    timestamp = _parse_timestamp(literal.text)
+    if timestamp is None or timestamp.tzinfo is not None:
         return None
-    return TimestampLiteral((moment - _EPOCH) // _MICROSECOND)
+    return TimestampLiteral((timestamp - _EPOCH) // _MICROSECOND)
 
 
 def _coerce_timestamp(literal: SqlLiteral, time_zone: str) -> AnyLiteral | None:
@@ -296,26 +295,26 @@ def _coerce_timestamp(literal: SqlLiteral, time_zone: str) -> AnyLiteral | None:
         LiteralKind.TIMESTAMP_NTZ,
     ):
         return None
-    moment = _parse_timestamp(literal.text)
-    if moment is None or moment.tzinfo is None:
-        return _in_zone(moment, time_zone) if moment is not None else None
+    timestamp = _parse_timestamp(literal.text)
+    if timestamp is None or timestamp.tzinfo is None:
+        return _in_zone(timestamp, time_zone) if timestamp is not None else None
     if literal.kind is LiteralKind.TIMESTAMP_NTZ:
         return None
-    return _instant(moment)
+    return _instant(timestamp)
 
 
 def _midnight(text: str, time_zone: str | None) -> AnyLiteral | None:
     day = _parse_date(text)
     if day is None:
         return None
-    moment = datetime.combine(day, time.min)
+    timestamp = datetime.combine(day, time.min)
     if time_zone is None:
-        return TimestampLiteral((moment - _EPOCH) // _MICROSECOND)
-    return _in_zone(moment, time_zone)
+        return TimestampLiteral((timestamp - _EPOCH) // _MICROSECOND)
+    return _in_zone(timestamp, time_zone)
 
 
 def _in_zone(local: datetime, time_zone: str) -> AnyLiteral | None:
-    """The instant of a local time; None when the zone has it twice or never, or is not known."""
+    """The instant of a local time; None if the zone has it twice or never, or is unknown."""
     if time_zone in ("UTC", "Etc/UTC", "Z"):
         return _instant(local.replace(tzinfo=UTC))
     try:
@@ -323,13 +322,13 @@ def _in_zone(local: datetime, time_zone: str) -> AnyLiteral | None:
     except (KeyError, ValueError, OSError):
         return None
     early, late = local.replace(tzinfo=zone, fold=0), local.replace(tzinfo=zone, fold=1)
-    if local.year < _FIRST_SURE_YEAR or early.utcoffset() != late.utcoffset():
+    if local.year < _FIRST_SAFE_YEAR or early.utcoffset() != late.utcoffset():
         return None
     return _instant(early)
 
 
-def _instant(moment: datetime) -> AnyLiteral:
-    return TimestampLiteral((moment - _EPOCH_UTC) // _MICROSECOND)
+def _instant(timestamp: datetime) -> AnyLiteral:
+    return TimestampLiteral((timestamp - _EPOCH_UTC) // _MICROSECOND)
 
 
 _RULES: Mapping[type[PrimitiveType], Callable[[SqlLiteral], AnyLiteral | None]] = {

@@ -1,4 +1,4 @@
-"""Which files may hold rows that match a MERGE's source, by its partitions and key values."""
+"""Which files may hold rows that match a MERGE's source, by its partitions and keys."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pyiceberg.types import PrimitiveType
 
 from icefloe.pruning.file_matcher import FileMatcher, Matcher, is_plain
 
-Interval = tuple[Any, Any]  # both ends included, as Iceberg keeps values
+Interval = tuple[Any, Any]  # both ends included, as Iceberg stores values
 
 
 @dataclass(frozen=True, slots=True)
 class KeyValues:
-    """Where the source's values of a key column lie: disjoint intervals, ascending."""
+    """The source's values of a key column: disjoint intervals, ascending."""
 
     field_id: int
     type: PrimitiveType
     intervals: tuple[Interval, ...]
 
     def meets(self, file: DataFile) -> bool:
-        """Whether a value may lie within the file's bounds; without bounds it may."""
+        """Whether a value may be within the file's bounds; without bounds it may."""
         bounds = self.bounds(file)
         if bounds is None:
             return True
@@ -41,7 +41,7 @@ class KeyValues:
             return None
         try:
             return from_bytes(self.type, lower), from_bytes(self.type, upper)
-        except Exception:  # noqa: BLE001 - bounds of an older type, or damaged: doubt
+        except Exception:  # noqa: BLE001 - bounds of an older type, or corrupt: doubt
             return None
 
 
@@ -49,27 +49,27 @@ class KeyValues:
 class PartitionValues:
     """The source's values of some fields of one partition spec."""
 
-    places: tuple[int, ...]  # of the fields in the spec
-    fields: int  # how many the spec has
+    positions: tuple[int, ...]  # of the fields in the spec
+    field_count: int  # of the spec
     values: frozenset[tuple[Any, ...]]
 
     def has(self, file: DataFile) -> bool:
-        """Whether a source row has the file's partition; a tuple that cannot be read may be."""
-        if not is_plain(file.partition, self.fields):
+        """Whether a source row may have the file's partition; in doubt it may."""
+        if not is_plain(file.partition, self.field_count):
             return True
-        return tuple(file.partition[place] for place in self.places) in self.values
+        return tuple(file.partition[position] for position in self.positions) in self.values
 
 
 @dataclass(frozen=True, slots=True)
 class SourceMatcher:
     """Files that may hold a row that matches a source row."""
 
-    ranges: FileMatcher  # the widest ranges of the keys, and what the condition says besides
+    ranges: FileMatcher  # the widest ranges of the keys, and the rest of the condition
     partitions: dict[int, PartitionValues]  # by spec
     keys: tuple[KeyValues, ...]
 
     def may_match_manifest(self, manifest: ManifestFile) -> bool:
-        """Whether the ranges leave room for a matching file."""
+        """Whether the ranges allow a matching file."""
         return self.ranges.may_match_manifest(manifest)
 
     def may_match(self, file: DataFile, spec_id: int) -> bool:
@@ -78,9 +78,9 @@ class SourceMatcher:
 
     def why_not(self, file: DataFile, spec_id: int) -> str | None:
         """What rules the file out."""
-        known = self.partitions.get(spec_id)
-        if known is not None and not known.has(file):
-            return "no source row is of its partition"
+        partitions = self.partitions.get(spec_id)
+        if partitions is not None and not partitions.has(file):
+            return "no source row is in its partition"
         reason = self.ranges.why_not(file, spec_id)
         if reason is not None:
             return reason
@@ -88,8 +88,8 @@ class SourceMatcher:
             return "no source key is within its bounds"
         return None
 
-    def surely_matches(self, file: DataFile, spec_id: int) -> bool:  # noqa: ARG002
-        """Never known: which rows match is for the join to find out."""
+    def matches_every_row(self, file: DataFile, spec_id: int) -> bool:  # noqa: ARG002
+        """Never proven: only the join decides which rows match."""
         return False
 
 
@@ -100,18 +100,18 @@ class AnyMatcher:
     matchers: Sequence[Matcher]
 
     def may_match_manifest(self, manifest: ManifestFile) -> bool:
-        """Whether any of them may find something in it."""
+        """Whether any of them may match it."""
         return any(matcher.may_match_manifest(manifest) for matcher in self.matchers)
 
     def may_match(self, file: DataFile, spec_id: int) -> bool:
-        """Whether any of them may find something in it."""
+        """Whether any of them may match it."""
         return any(matcher.may_match(file, spec_id) for matcher in self.matchers)
 
     def why_not(self, file: DataFile, spec_id: int) -> str | None:
-        """The first one's reason, where all have one."""
+        """The reason of the first, if all have one."""
         reasons = [matcher.why_not(file, spec_id) for matcher in self.matchers]
         return None if None in reasons else reasons[0]
 
-    def surely_matches(self, file: DataFile, spec_id: int) -> bool:  # noqa: ARG002
-        """Never known."""
+    def matches_every_row(self, file: DataFile, spec_id: int) -> bool:  # noqa: ARG002
+        """Never proven."""
         return False

@@ -347,7 +347,7 @@ def test_no_file_with_a_true_row_is_dropped_and_sure_files_hold_only_true_rows(
         may_match = matcher.may_match(file, 1)
         assert may_match or True not in truths
         assert may_match is (matcher.why_not(file, 1) is None)
-        assert not matcher.surely_matches(file, 1) or set(truths) == {True}
+        assert not matcher.matches_every_row(file, 1) or set(truths) == {True}
         if spec.fields:
             manifest = manifest_of([partition], spec)
             assert matcher.may_match_manifest(manifest) or True not in truths
@@ -368,11 +368,11 @@ def test_what_rules_a_file_out_is_named() -> None:
 
 
 def test_a_file_is_sure_by_bounds_or_partition() -> None:
-    assert matcher_of("i < 5", SPECS["none"]).surely_matches(one_file([1, 4]), 1)
-    assert matcher_of("i = 3", SPECS["identity int"]).surely_matches(
+    assert matcher_of("i < 5", SPECS["none"]).matches_every_row(one_file([1, 4]), 1)
+    assert matcher_of("i = 3", SPECS["identity int"]).matches_every_row(
         one_file([3], [3], bounds=False, null_counts=False), 1
     )
-    assert matcher_of("i >= 2 AND i < 9", SPECS["truncate int"]).surely_matches(
+    assert matcher_of("i >= 2 AND i < 9", SPECS["truncate int"]).matches_every_row(
         one_file([2, 3], [2]), 1
     )
 
@@ -380,21 +380,23 @@ def test_a_file_is_sure_by_bounds_or_partition() -> None:
 def test_sure_by_partition_for_one_part_and_by_bounds_for_the_other() -> None:
     matcher = matcher_of("i = 1 AND s >= 'a'", SPECS["identity int"])
     rows = [(1, "a", None, None, None), (1, "b", None, None, None)]
-    assert matcher.surely_matches(file_of(rows, [1], Statistics()), 1)
+    assert matcher.matches_every_row(file_of(rows, [1], Statistics()), 1)
 
 
 @pytest.mark.parametrize("condition", ["i < 5", "i <> 9", "i IN (1)", "i NOT IN (9)", "NOT i > 5"])
 def test_no_file_is_sure_with_nulls_or_without_null_counts(condition: str) -> None:
     matcher = matcher_of(condition, SPECS["none"])
-    assert matcher.surely_matches(one_file([1, 1]), 1)
-    assert not matcher.surely_matches(one_file([1, None]), 1)
-    assert not matcher.surely_matches(one_file([1, 1], null_counts=False), 1)
+    assert matcher.matches_every_row(one_file([1, 1]), 1)
+    assert not matcher.matches_every_row(one_file([1, None]), 1)
+    assert not matcher.matches_every_row(one_file([1, 1], null_counts=False), 1)
 
 
 def test_no_file_is_sure_by_a_double_column() -> None:
     rows = [(None, None, 1.0, None, None)]
-    assert not matcher_of("d < 5", SPECS["none"]).surely_matches(file_of(rows, [], Statistics()), 1)
-    assert matcher_of("d IS NOT NULL", SPECS["none"]).surely_matches(
+    assert not matcher_of("d < 5", SPECS["none"]).matches_every_row(
+        file_of(rows, [], Statistics()), 1
+    )
+    assert matcher_of("d IS NOT NULL", SPECS["none"]).matches_every_row(
         file_of(rows, [], Statistics()), 1
     )
 
@@ -404,14 +406,14 @@ def test_a_null_partition_never_matches_a_comparison(condition: str) -> None:
     matcher = matcher_of(condition, SPECS["identity int"])
     file = one_file([None], [None], bounds=False, null_counts=False)
     assert matcher.may_match(file, 1) is ("OR" in condition)
-    assert not matcher.surely_matches(file, 1)
+    assert not matcher.matches_every_row(file, 1)
 
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_a_file_of_unknown_size_may_match_and_is_never_sure(count: int) -> None:
     file = DataFile.from_args(record_count=count, partition=Record())
     assert matcher_of("i = 9", SPECS["none"]).may_match(file, 1)
-    assert not matcher_of("TRUE", SPECS["none"]).surely_matches(file, 1)
+    assert not matcher_of("TRUE", SPECS["none"]).matches_every_row(file, 1)
 
 
 def test_doubtful_metadata_keeps_the_file() -> None:
@@ -449,7 +451,7 @@ def test_a_column_that_became_required_may_still_hold_nulls() -> None:
     assert FileMatcher(lowered, required, {1: SPECS["none"]}).may_match(one_file([None, 1]), 1)
     lowered = lower("i IS NOT NULL", required, time_zone="UTC")
     matcher = FileMatcher(lowered, required, {1: SPECS["none"]})
-    assert not matcher.surely_matches(one_file([None, 1]), 1)
+    assert not matcher.matches_every_row(one_file([None, 1]), 1)
 
 
 def test_a_long_in_list_is_compared_by_its_range() -> None:
@@ -465,5 +467,5 @@ def test_ten_thousand_files_are_judged_in_well_under_two_seconds() -> None:
     start = time.perf_counter()
     for _ in range(10_000):
         matcher.may_match(file, 1)
-        matcher.surely_matches(file, 1)
+        matcher.matches_every_row(file, 1)
     assert time.perf_counter() - start < 4  # twice the aim: shared machines

@@ -1,8 +1,8 @@
-"""Whether a predicate is true for all, none or some rows of a partition, from its tuple alone.
+"""Whether a predicate is TRUE for all, none or some rows of a partition, from its tuple alone.
 
-A partition tuple says of each source column what its values can be: one value (identity), a range
-(years to hours, truncate), anything (bucket). A predicate is judged over all of them; where it
-could be both true and not true the partition straddles it, and only reading rows would tell.
+A partition tuple limits the values of each source column: to one value (identity), to a range
+(year to hour, truncate), or not at all (bucket). A predicate is evaluated over all of them. Where
+it can be both TRUE and not TRUE, the partition straddles it, and only its rows could decide.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _LAST_BEFORE_SURROGATES, _FIRST_AFTER, _LAST = 0xD7FF, 0xE000, 0x10FFFF
 
 
 class Match(Enum):
-    """How much of a partition a predicate is true for."""
+    """How much of a partition a predicate is TRUE for."""
 
     ALL = "all"
     NONE = "none"
@@ -74,17 +74,17 @@ class Match(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What a column's values can be in one partition: between `low` and `high`, and NULL or not."""
+    """The possible values of a column in one partition: from `low` to `high`, and NULL or not."""
 
     low: Any = None  # None: no limit
     high: Any = None
-    below_high: bool = False  # `high` itself is not among them
+    below_high: bool = False  # `high` itself is not possible
     may_be_null: bool = True
     may_be_value: bool = True
 
     @property
     def is_one(self) -> bool:
-        """Whether it is exactly one value."""
+        """Whether only one value is possible."""
         return self.low is not None and self.low == self.high and not self.below_high
 
 
@@ -107,16 +107,16 @@ def match_values(tree: Node[PartitionTest], values: Mapping[str, Values]) -> Mat
 
 
 def values_in(column: SourceColumn, spec: PartitionSpec, partition: Record) -> Values:
-    """What a partition's tuple says of a column; every field made of it narrows it down."""
-    known = Values()
+    """The possible values of a column; every partition field of the column narrows them."""
+    values = Values()
     for position, field in enumerate(spec.fields):
         if field.source_id == column.field_id and position < len(partition):
-            known = _narrowed(known, values_of(field, column.type, partition[position]))
-    return known
+            values = _narrowed(values, values_of(field, column.type, partition[position]))
+    return values
 
 
 def values_of(field: PartitionField, kind: PrimitiveType, value: Any) -> Values:
-    """The values of a column of type `kind` that a partition field gives `value`."""
+    """The values of a column of type `kind` for which a partition field has `value`."""
     value = _internal(value)
     match field.transform:
         case IdentityTransform():
@@ -145,7 +145,7 @@ def _narrowed(one: Values, other: Values) -> Values:
 
 
 def _internal(value: Any) -> Any:
-    """A partition value as Iceberg keeps it; some readers give dates and times."""
+    """A partition value as Iceberg stores it; some readers return dates and times."""
     match value:
         case datetime():
             return datetime_to_micros(value)
@@ -156,7 +156,7 @@ def _internal(value: Any) -> Any:
 
 
 def _key(value: Any) -> Any:
-    """What orders values as Spark does: NaN is the largest number, equal to itself."""
+    """A key that sorts values as Spark does: NaN is the largest number, equal to itself."""
     if isinstance(value, float):
         return (1, 0.0) if math.isnan(value) else (0, value)
     return value
@@ -184,7 +184,7 @@ def _start_of(field: PartitionField, value: int) -> int:
 
 def _first_of_month(months: int) -> int:
     """The first microsecond of a month counted from 1970-01, in any year."""
-    # Months from March of year 0: leap days then stand at the end of a year.
+    # Months from March of year 0: leap days are then at the end of a year.
     years, month = divmod(months + 1970 * 12 - 2, 12)
     leap_days = years // 4 - years // 100 + years // 400
     return (365 * years + leap_days + (153 * month + 2) // 5 - _DAYS_TO_1970) * _DAY
@@ -210,7 +210,7 @@ def _prefixed(prefix: str, width: int) -> Values:
 
 
 def _after_prefix(prefix: str) -> str | None:
-    """The first text after all that begin with `prefix`; None when there is none."""
+    """The first string after all that start with `prefix`; None if no string is."""
     for end in range(len(prefix), 0, -1):
         last = ord(prefix[end - 1])
         if last < _LAST:
@@ -220,7 +220,7 @@ def _after_prefix(prefix: str) -> str | None:
 
 
 def _truth(node: Node[PartitionTest], values: Mapping[str, Values]) -> Truth:
-    """Every outcome that the predicate can have for such values."""
+    """Every result that the predicate can have for such values."""
     match node:
         case Constant(value):
             return frozenset({value})
@@ -245,15 +245,15 @@ def _combined(
     neutral: Truth,
     decisive: Truth,
 ) -> Truth:
-    """The outcomes of all parts joined; most parts of a long list change nothing."""
-    known = neutral
+    """The results of all parts joined; most parts of a long list change nothing."""
+    joined = neutral
     for part in parts:
         truth = _truth(part, values)
         if truth != neutral:
-            known = frozenset(join(a, b) for a, b in product(known, truth))
-        if known == decisive:
+            joined = frozenset(join(a, b) for a, b in product(joined, truth))
+        if joined == decisive:
             break
-    return known
+    return joined
 
 
 def _and(a: bool | None, b: bool | None) -> bool | None:
@@ -278,13 +278,14 @@ def _null_truths(values: Values) -> Iterable[bool]:
 def _compared(values: Values, comparison: Comparison, value: Any) -> Truth:
     if value is None or not values.may_be_value:
         return _ONLY_NULL
-    holds = comparison.orders
-    found: set[bool | None] = {order in holds for order in _orders(values, _key(value))}
-    return frozenset(found | {None}) if values.may_be_null else frozenset(found)
+    truths: set[bool | None] = {
+        order in comparison.orders for order in _orders(values, _key(value))
+    }
+    return frozenset(truths | {None}) if values.may_be_null else frozenset(truths)
 
 
 def _orders(values: Values, value: Any) -> Iterable[int]:
-    """How the column's values can stand to `value`: smaller (-1), equal (0), larger (1)."""
+    """How the column's values can compare with `value`: smaller (-1), equal (0), larger (1)."""
     low, high = values.low, values.high
     below = high is None or value < high or (value == high and not values.below_high)
     if low is None or low < value:
@@ -300,42 +301,42 @@ def _among(values: Values, listed: tuple[Any, ...]) -> Truth:
         return _ONLY_NULL
     keys = [_key(value) for value in listed if value is not None]
     has_null = len(keys) < len(listed)
-    found: set[bool | None] = {None} if values.may_be_null else set()
+    truths: set[bool | None] = {None} if values.may_be_null else set()
     if values.is_one:
-        hit = values.low in keys
-        found.add(True if hit else (None if has_null else False))
-        return frozenset(found)
+        is_listed = values.low in keys
+        truths.add(True if is_listed else (None if has_null else False))
+        return frozenset(truths)
     if any(0 in _orders(values, key) for key in keys):
-        found.add(True)
-    found.add(None if has_null else False)
-    return frozenset(found)
+        truths.add(True)
+    truths.add(None if has_null else False)
+    return frozenset(truths)
 
 
 # -------------------------------------------------------------------------------------------------
-# Whether a predicate falls on the borders of the partitions that rows lie in.
+# Whether a predicate falls on partition borders
 
-_WAY_OUT = "Move it to a border, or use scope='rows' to replace just the rows it is true for"
+_WAY_OUT = "Move it to a border, or use scope='rows' to replace only the rows it is TRUE for"
 
 
 def refuse_between_borders(predicate: PartitionPredicate, spec: PartitionSpec) -> None:
-    """Refuse a predicate that would be true for a part of a partition, whether it has rows or not.
+    """Refuse a predicate that would be TRUE for a part of a partition, whether it has rows or not.
 
-    Partitions are ranges of values, so a test can only cut the one that its literal lies in.
+    Partitions are ranges of values, so a test can only divide the partition of its literal.
     """
     for test, value in _tests_with_values(predicate):
         column = test.column
-        if value is not None and (fields := _cuts(test, spec, value)):
+        if value is not None and (fields := _divides(test, spec, value)):
             raise InvalidPredicateError(
                 predicate.text,
                 f"{column.name} is partitioned by {fields}, so the partition of "
-                f"{sql_text(sql_literal(value, column.type))} lies on both sides of it. {_WAY_OUT}",
+                f"{sql_text(sql_literal(value, column.type))} is on both sides of it. {_WAY_OUT}",
             )
 
 
 def straddling(
     predicate: str, spec: PartitionSpec, schema: Schema, partition: Record
 ) -> InvalidPredicateError:
-    """The error for a live partition that a predicate is true for a part of."""
+    """The error for a live partition that a predicate is TRUE for a part of."""
     where = spec.partition_to_path(partition, schema) if spec.fields else "of no columns"
     return InvalidPredicateError(
         predicate,
@@ -352,12 +353,12 @@ def _tests_with_values(predicate: PartitionPredicate) -> Iterator[tuple[Partitio
                 yield leaf, leaf.value
 
 
-def _cuts(test: PartitionTest, spec: PartitionSpec, value: Any) -> str | None:
-    """The transforms of the partition that a test cuts in two; None when it cuts none."""
+def _divides(test: PartitionTest, spec: PartitionSpec, value: Any) -> str | None:
+    """The transforms of the partition that a test divides; None if it divides none."""
     column = test.column
     fields = [f for f in partitioning_fields(spec) if f.source_id == column.field_id]
     for field in fields:
-        place = values_of(field, column.type, field.transform.transform(column.type)(value))
-        if match_values(test, {column.name: place}) is not Match.SOME:
+        values = values_of(field, column.type, field.transform.transform(column.type)(value))
+        if match_values(test, {column.name: values}) is not Match.SOME:
             return None
     return " and ".join(str(field.transform) for field in fields)

@@ -1,4 +1,4 @@
-"""The predicate of the partitions that some rows lie in."""
+"""The predicate of the partitions that some rows are in."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MOST_PARTITIONS = 1000
 
 
 def partitions_of(rows: object, state: TableState, spark: SparkSession) -> str:
-    """A predicate that is true for exactly the partitions `rows` lie in; one Spark job.
+    """A predicate that is TRUE for exactly the partitions that `rows` are in; one Spark job.
 
     Only the columns that the table is partitioned by are needed. No rows: FALSE.
     """
@@ -45,8 +45,8 @@ def partitions_of(rows: object, state: TableState, spark: SparkSession) -> str:
     sources = {c.field_id: c for c in source_columns(state.schema, spec).values()}
     if not sources:
         raise NonPartitionedTableError(state.name)
-    found = _distinct(_sources_of(rows, state, spark, set(sources)), spec, state)
-    tuples = [to_record(values, spec, state.schema) for values in found]
+    partitions = _distinct(_sources_of(rows, state, spark, set(sources)), spec, state)
+    tuples = [to_record(values, spec, state.schema) for values in partitions]
     if len(spec.fields) == 1 and isinstance(spec.fields[0].transform, IdentityTransform):
         source = sources[spec.fields[0].source_id]
         return _listed(source, [record[0] for record in tuples])
@@ -60,25 +60,25 @@ def partitions_of(rows: object, state: TableState, spark: SparkSession) -> str:
 
 
 def _sources_of(
-    rows: object, state: TableState, spark: SparkSession, wanted: set[int]
+    rows: object, state: TableState, spark: SparkSession, source_ids: set[int]
 ) -> DataFrame:
-    """The columns of rows that partitions are made of, in the table's types."""
+    """The columns of rows that the table is partitioned by, in the table's types."""
     frame = as_frame(rows, state, spark)
-    tops = {(source_path(state.schema, i) or ("",))[0] for i in wanted}
+    tops = {(source_path(state.schema, i) or ("",))[0] for i in source_ids}
     with translate_spark_errors():
-        given = {field.name.lower(): field for field in frame.schema.fields}
-    chosen = []
+        fields = {field.name.lower(): field for field in frame.schema.fields}
+    selected = []
     for field in spark_schema(state.schema).fields:
         if field.name not in tops:
             continue
-        if field.name.lower() not in given:
+        if field.name.lower() not in fields:
             raise SchemaMismatchError(
                 f"The rows lack {field.name!r}, which the table is partitioned by."
             )
-        source = given[field.name.lower()]
+        source = fields[field.name.lower()]
         value = store(quoted(source.name), source.dataType, field, field.name)
-        chosen.append(value.alias(field.name))
-    return frame.select(*chosen)
+        selected.append(value.alias(field.name))
+    return frame.select(*selected)
 
 
 def _distinct(rows: DataFrame, spec: PartitionSpec, state: TableState) -> list[list[Any]]:
@@ -86,13 +86,13 @@ def _distinct(rows: DataFrame, spec: PartitionSpec, state: TableState) -> list[l
     values = partition_columns(spec, state.schema)
     placed = rows.select(*(v.alias(n) for v, n in zip(values, names, strict=True))).distinct()
     with translate_spark_errors():
-        found = placed.select(*map(F.col, names)).limit(_MOST_PARTITIONS + 1).collect()
-    if len(found) > _MOST_PARTITIONS:
+        partitions = placed.select(*map(F.col, names)).limit(_MOST_PARTITIONS + 1).collect()
+    if len(partitions) > _MOST_PARTITIONS:
         raise StatementError(
-            f"The rows lie in more than {_MOST_PARTITIONS} partitions, too many for a predicate. "
+            f"The rows are in more than {_MOST_PARTITIONS} partitions, too many for a predicate. "
             "Use overwrite_partitions(), or a range."
         )
-    return [list(row) for row in found]
+    return [list(row) for row in partitions]
 
 
 def _listed(column: SourceColumn, values: list[Any]) -> str:
@@ -113,7 +113,7 @@ def _text(field: PartitionField, column: SourceColumn, value: Any) -> str:
     if values.low is None or values.high is None:
         raise InvalidPredicateError(
             f"{field.transform} of {column.name}",
-            "no condition on the column's values says which partition they are in. Use "
+            "no condition on the column's values selects one of its partitions. Use "
             "overwrite_partitions()",
         )
     if values.is_one:
@@ -128,5 +128,5 @@ def _literal(column: SourceColumn, value: Any) -> str:
         raise InvalidPredicateError(column.name, f"SQL has no literal for {value}")
     text = sql_text(sql_literal(value, column.type))
     if "\\" in text:
-        raise InvalidPredicateError(text, "a value with a backslash cannot be written in it")
+        raise InvalidPredicateError(text, "a predicate cannot have a value with a backslash")
     return text

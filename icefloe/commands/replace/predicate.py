@@ -143,7 +143,7 @@ def _set_aside(text: str, strings: list[str]) -> Callable[[re.Match[str]], str]:
 
 
 def _partition_tests(node: Condition, text: str) -> ParsedPredicate:
-    """The same tree, known to have only tests that partition values can be matched with."""
+    """The same tree, which has only tests that partition values can be matched with."""
     match node:
         case And(parts):
             return And(tuple(_partition_tests(part, text) for part in parts))
@@ -208,7 +208,7 @@ class _Binder:
     columns: Mapping[str, SourceColumn]
     qualifier: str
     time_zone: str
-    negated: bool = False  # below a NOT
+    negated: bool = False  # under a NOT
 
     def node(self, node: ParsedPredicate) -> Node[PartitionTest]:
         match node:
