@@ -39,6 +39,7 @@ from icefloe.spark.session import session_of, started
 from icefloe.spark.table_names import DEFAULT_NAMESPACE
 from icefloe.sql.names import Names
 from icefloe.sql.run import SqlResult, run_sql
+from icefloe.storage.locations import local_uri
 from icefloe.table import Table
 
 EMBEDDED_CATALOG = "icefloe"
@@ -302,7 +303,7 @@ def _embedded(folder: Path) -> Catalog:
         EMBEDDED_CATALOG,
         type="sql",
         uri=database.render_as_string(),
-        warehouse=f"file://{folder}",
+        warehouse=local_uri(folder),
     )
 
 
@@ -314,7 +315,7 @@ def _plain(folder: str | Path) -> Path:
 def _uri(warehouse: str | Path) -> str:
     """The URI of a warehouse folder; other locations unchanged."""
     text = str(warehouse)
-    return text if "://" in text else f"file://{_plain(text)}"
+    return text if "://" in text else local_uri(_plain(text))
 
 
 def _refuse_location(name: str) -> None:

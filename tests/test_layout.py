@@ -163,16 +163,34 @@ def test_no_context_variables():
 
 
 def test_tasks_import_nothing_that_workers_lack():
-    allowed = ("icefloe.tasks", "icefloe.parquet", "numpy", "pyarrow", "pyspark")
+    allowed = ("icefloe.tasks", "icefloe.parquet", "icefloe.storage.filesystem")
     strangers = [
         f"{module.name} imports {name}"
-        for folder in ("tasks", "parquet")
-        for module in (PACKAGE / folder).glob("*.py")
+        for module in (
+            *(PACKAGE / "tasks").glob("*.py"),
+            *(PACKAGE / "parquet").glob("*.py"),
+            PACKAGE / "storage" / "filesystem.py",
+        )
         for name in imports_of(module)
         if name.split(".")[0] in ("icefloe", "pyiceberg", "pyroaring", "sqlglot", "pandas")
         and not name.startswith(allowed)
     ]
     assert strangers == []
+
+
+def test_files_are_created_and_deleted_in_storage_alone():
+    """So that an object store is a change of one room."""
+    by_hand = re.compile(
+        r"\.(open_output_stream|new_output|delete_file|create_dir|type_name)\b|"
+        r"\bio\.delete\(|LocalFileSystem|S3FileSystem|FileSelector|\bs3[an]?:"
+    )
+    outside = [
+        f"{name_of(module)}: {hit[0]}"
+        for module in MODULES
+        if room_of(module) != "storage"
+        for hit in by_hand.finditer(module.read_text())
+    ]
+    assert outside == []
 
 
 def test_private_names_of_pyiceberg_stay_in_metadata():

@@ -38,7 +38,7 @@ from icefloe.statements import (
     WriteKind,
     WriteStatement,
 )
-from icefloe.storage.files import remove_written_by
+from icefloe.storage.files import delete_files_of_statement
 
 log = logging.getLogger("icefloe")
 
@@ -114,7 +114,7 @@ def _run_once(command: Command[P], context: Context) -> DmlResult:
             context.before_publish()
         except BaseException:
             # A task that has not heard of the failure yet may still write a file: an orphan.
-            remove_written_by(state.io, state.data_location, statement_id)
+            delete_files_of_statement(state.io, state.data_location, statement_id)
             raise
         return _publish(command, context, state, outcome, statement_id)
 

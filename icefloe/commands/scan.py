@@ -25,7 +25,7 @@ from icefloe.spark.expressions import expression
 from icefloe.spark.frames import frame_of
 from icefloe.spark.sql_text import SqlText
 from icefloe.statements import Condition
-from icefloe.storage.files import spark_uri
+from icefloe.storage.locations import spark_uri
 
 _LOCATION = f"{names.PREFIX}location"
 _META = {names.META_FILE: _LOCATION, names.META_POS: names.POS}

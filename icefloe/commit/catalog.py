@@ -44,8 +44,8 @@ from icefloe.errors import (
 from icefloe.metadata.table_state import (
     MetadataUpdates,
     TableState,
+    delete_old_metadata,
     is_of_metadata_file,
-    remove_old_metadata,
 )
 from icefloe.redaction import scrubbed
 from icefloe.settings import RetryPolicy
@@ -194,7 +194,7 @@ def swap(catalog: Catalog, staged: StagedCommit) -> None:
             error,
         )
         return
-    remove_old_metadata(catalog, head.io, head.metadata, answer.metadata)
+    delete_old_metadata(head.io, head.metadata, answer.metadata)
 
 
 def settle(

@@ -31,7 +31,7 @@ from icefloe.file_changes import FileChanges
 from icefloe.metadata.files import unpartitioned_specs
 from icefloe.metadata.table_state import TableState, ancestors, state_of, unreadable_columns
 from icefloe.results import DmlResult
-from icefloe.storage.files import remove_files, remove_written_by
+from icefloe.storage.files import delete_files, delete_files_of_statement
 
 IDEMPOTENCY_KEY = "icefloe.idempotency-key"
 
@@ -70,17 +70,17 @@ def publish(commit: Commit) -> DmlResult:
             base.settings.retry,
         )
     except LostRaceError as lost:
-        remove_files(base.io, written)
+        delete_files(base.io, written)
         raise race_lost(base) from lost
     except CommitStateUnknownError:
         raise
     except ConflictError:
-        remove_files(base.io, written)
+        delete_files(base.io, written)
         raise
     except BaseException as error:
         if progress.asked:
             raise unknown(base.name, snapshot_id, error) from error
-        remove_written_by(base.io, base.data_location, commit.statement_id)
+        delete_files_of_statement(base.io, base.data_location, commit.statement_id)
         raise
 
 
@@ -101,7 +101,7 @@ def _attempt(
     table = load_table(commit.catalog, commit.base.name, commit.base.metadata.table_uuid)
     head = state_of(table, commit.base.name, commit.base.branch)
     if earlier := find_earlier_result(head, commit.summary.get(IDEMPOTENCY_KEY)):
-        remove_files(commit.base.io, changes.added_paths)
+        delete_files(commit.base.io, changes.added_paths)
         return earlier
     head = _with_updates(commit, head)
     _refuse_conflicts(commit, head)
@@ -111,7 +111,7 @@ def _attempt(
         result = commit.describe(removed, changes.added_deletes)
         result = replace(result, snapshot_id=snapshot_id, attempts=number)
         if not (changes.added_paths or removed.data or removed.deletes):
-            remove_files(head.io, draft.written)
+            delete_files(head.io, draft.written)
             return replace(result, snapshot_id=None)
         summary = draft.summary_of(changes, removed, {**commit.summary, **result.as_summary()})
         snapshot = draft.finish(manifests, operation_of(changes, removed), summary)
@@ -122,7 +122,7 @@ def _attempt(
         if isinstance(error, LostRaceError | StorageError):
             progress.asked = False
         if not progress.asked:
-            remove_files(head.io, draft.written)
+            delete_files(head.io, draft.written)
         raise
     return result
 

@@ -26,7 +26,7 @@ from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID, LiveFile, Partit
 from icefloe.metadata.manifests import partition_folder
 from icefloe.metadata.table_state import TableState
 from icefloe.parquet.footer import DamagedFileError, check_rows, open_parquet
-from icefloe.storage.files import locate, naming_unreadable_file, naming_unwritable_file
+from icefloe.storage.files import new_stream, open_input
 
 _WRITE_ROWS = 1_000_000
 _SCHEMA = pa.schema(
@@ -57,12 +57,8 @@ def _read(io: FileIO, delete: LiveFile) -> Deleted:
             f"Delete file {delete.path} is {delete.file.file_format}; icefloe reads Parquet "
             "deletes only. Compact the table with the engine that wrote it."
         )
-    location = locate(io, delete.path)
     deleted: Deleted = {}
-    with (
-        naming_unreadable_file(delete.path),
-        location.filesystem.open_input_file(location.path) as source,
-    ):
+    with open_input(io, delete.path) as source:
         # Some damaged footers make PyArrow crash the process: check before it reads.
         open_parquet(delete.path, source.size(), lambda at, length: source.read_at(length, at))
         footer = pq.read_metadata(source)
@@ -172,25 +168,20 @@ def _write(
     state: TableState, name: str, chunks: list[tuple[str, Positions]], where: _Partition
 ) -> DataFile:
     location = f"{state.data_location}/{where.folder}{name}-deletes.parquet"
-    target = locate(state.io, location)
-    parent = target.path.rpartition("/")[0]
     paths = [path for path, _ in chunks]
     rows = sum(len(positions) for _, positions in chunks)
     least = min(int(positions.min()) for _, positions in chunks)
     most = max(int(positions.max()) for _, positions in chunks)
-    with naming_unwritable_file(location):
-        if "s3" not in target.filesystem.type_name:
-            target.filesystem.create_dir(parent, recursive=True)
-        with target.filesystem.open_output_stream(target.path) as sink:
-            with pq.ParquetWriter(
-                sink,
-                _SCHEMA,
-                compression=state.settings.compression,
-                write_page_checksum=True,
-            ) as writer:
-                for group in _groups(chunks):
-                    writer.write_table(_table(group))
-            size = sink.tell()
+    with new_stream(state.io, location) as sink:
+        with pq.ParquetWriter(
+            sink,
+            _SCHEMA,
+            compression=state.settings.compression,
+            write_page_checksum=True,
+        ) as writer:
+            for group in _groups(chunks):
+                writer.write_table(_table(group))
+        size = sink.tell()
     file = DataFile.from_args(
         _table_format_version=3,
         content=DataFileContent.POSITION_DELETES,

@@ -28,7 +28,7 @@ from icefloe.spark import columns
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.session import reading_by_id
 from icefloe.statements import Condition, Options
-from icefloe.storage.files import spark_uri
+from icefloe.storage.locations import spark_uri
 
 OPERATION = "compact"
 

@@ -45,10 +45,10 @@ from icefloe.maintenance.reachable_files import (
     reachable_names,
     refuse_unsafe_gc,
 )
-from icefloe.metadata.table_state import MAIN, TableState, ancestors, remove_old_metadata, state_of
+from icefloe.metadata.table_state import MAIN, TableState, ancestors, delete_old_metadata, state_of
 from icefloe.results import ExpireResult
 from icefloe.settings import Settings
-from icefloe.storage.files import delete_each
+from icefloe.storage.files import delete_files
 from icefloe.storage.locations import KnownFiles
 
 
@@ -129,7 +129,7 @@ def _delete_files(catalog: Catalog, state: TableState, commit: _ExpireCommit) ->
             "determined. Run remove_orphans once the table can be read."
         ) from error
     sizes = {name: _size(state.io, file) for name, file in files.items()}
-    failed = set(delete_each(state.io, [file.location for file in files.values()]))
+    failed = set(delete_files(state.io, [file.location for file in files.values()]))
     deleted = {name: file for name, file in files.items() if file.location not in failed}
     counts = Counter(file.kind for file in deleted.values())
     return ExpireResult(
@@ -316,7 +316,7 @@ def remove_snapshots(
             error,
         )
         return
-    remove_old_metadata(catalog, table.io, metadata, response.metadata)
+    delete_old_metadata(table.io, metadata, response.metadata)
 
 
 def removal_updates(

@@ -10,11 +10,9 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 
@@ -31,12 +29,12 @@ from icefloe.maintenance.own_files import (
 from icefloe.maintenance.reachable_files import check_older_than, refuse_unsafe_gc
 from icefloe.metadata.table_state import TableState, state_of
 from icefloe.results import OrphansResult
-from icefloe.storage.files import locate, naming_unreadable_file
+from icefloe.storage.files import ListedFile, delete_listed, list_files
+from icefloe.storage.filesystem import is_local_disk
 from icefloe.storage.locations import KnownFiles, Name, name_of
 
 _DEFAULT_AGE = timedelta(days=3)
 _MIN_AGE = timedelta(days=1)
-_DELETE_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +61,12 @@ class OrphanSearch:
 
 
 @dataclass(frozen=True)
-class _ListedFile:
+class _FolderFile:
     """A file in one of the table's folders."""
 
     folder: Name
     name: Name
-    relative: str  # path below the folder
-    location: str
-    path: str  # as the file system spells it
-    filesystem: FileSystem
-    bytes: int
-    modified: datetime | None
+    stored: ListedFile
 
 
 def remove_orphans(
@@ -88,7 +81,7 @@ def remove_orphans(
     refuse_unsafe_gc(catalog, state, "remove_orphans")
     folders = folders_of(state.metadata)
     claimed = _claimed_folders(state, folders, search.folders)
-    listed = [file for folder in folders for file in _list_files(state, folder)]
+    listed = [file for folder in folders for file in _list_folder(state, folder)]
     table = read_table()
     refuse_other_table(table.metadata, state.name, state.metadata.table_uuid)
     current = state_of(table, state.name)
@@ -103,17 +96,19 @@ def remove_orphans(
     unreferenced = _unreferenced(listed, referenced, nearby)
     home = name_of(state.metadata.location).real
     own = [file for file in unreferenced if _may_be_own(file, home, claimed)]
-    old = [file for file in own if file.modified is not None and file.modified < cutoff]
+    old = [
+        file for file in own if file.stored.modified is not None and file.stored.modified < cutoff
+    ]
     _refuse_lookalikes(old, referenced)
     orphans = _without_files_of_others(catalog, table, old)
-    failed = [] if search.dry_run else _delete(orphans)
-    deleted = [] if search.dry_run else [f for f in orphans if f.location not in set(failed)]
+    failed = [] if search.dry_run else delete_listed([file.stored for file in orphans])
+    deleted = [] if search.dry_run else [f for f in orphans if f.stored.location not in set(failed)]
     return OrphansResult(
         dry_run=search.dry_run,
-        files=tuple(sorted(file.location for file in orphans)),
-        bytes=sum(file.bytes for file in orphans),
+        files=tuple(sorted(file.stored.location for file in orphans)),
+        bytes=sum(file.stored.bytes for file in orphans),
         files_deleted=len(deleted),
-        bytes_deleted=sum(file.bytes for file in deleted),
+        bytes_deleted=sum(file.stored.bytes for file in deleted),
         files_failed=tuple(sorted(failed)),
         files_listed=len(listed),
         files_too_young=len(own) - len(orphans),
@@ -143,47 +138,23 @@ def _name_or_none(folder: str) -> Name | None:
         return None
 
 
-def _list_files(state: TableState, folder: str) -> list[_ListedFile]:
-    place = locate(state.io, folder)
-    base = place.path.rstrip("/")
-    with naming_unreadable_file(folder):
-        infos: Sequence[FileInfo] = place.filesystem.get_file_info(
-            FileSelector(place.path, recursive=True, allow_not_found=True)
-        )
-    files = []
-    for info in infos:
-        if info.type != FileType.File:
-            continue
-        if not info.path.startswith(f"{base}/"):
-            raise StorageError(
-                f"The listing of {folder} contains {info.path!r}, which is outside that folder. "
-                "Nothing was deleted."
-            )
-        relative = info.path[len(base) + 1 :]
-        files.append(
-            _ListedFile(
-                name_of(folder),
-                name_of(folder).below(relative),
-                relative,
-                f"{folder}/{relative}",
-                info.path,
-                place.filesystem,
-                info.size or 0,
-                info.mtime,
-            )
-        )
-    return files
+def _list_folder(state: TableState, folder: str) -> list[_FolderFile]:
+    name = name_of(folder)
+    return [
+        _FolderFile(name, name.below(stored.relative), stored)
+        for stored in list_files(state.io, folder)
+    ]
 
 
 def _unreferenced(
-    listed: Iterable[_ListedFile], referenced: KnownFiles, nearby: NearbyTables
-) -> list[_ListedFile]:
+    listed: Iterable[_FolderFile], referenced: KnownFiles, nearby: NearbyTables
+) -> list[_FolderFile]:
     """Files that nothing refers to, each once even if several folders contain it."""
     files = [
         file
         for file in listed
         if not referenced.has(file.name)
-        and not _is_hidden(file.relative)
+        and not _is_hidden(file.stored.relative)
         and not _is_behind_link(file)
     ]
     by_real_name = {file.name.real: file for file in reversed(files)}
@@ -204,15 +175,16 @@ def _is_hidden(relative: str) -> bool:
     return in_hidden or name.startswith((".", "_")) or name == VERSION_HINT
 
 
-def _is_behind_link(file: _ListedFile) -> bool:
+def _is_behind_link(file: _FolderFile) -> bool:
     """Whether a symbolic link leads to the file, which is then outside the table's folder."""
-    if not isinstance(file.filesystem, LocalFileSystem):
+    stored, path = file.stored, file.stored.file.path
+    if not is_local_disk(stored.file.filesystem):
         return False
-    base = os.path.realpath(file.path.removesuffix(f"/{file.relative}"))
-    return os.path.realpath(file.path) != f"{base}/{file.relative}"
+    base = os.path.realpath(path.removesuffix(f"/{stored.relative}"))
+    return os.path.realpath(path) != f"{base}/{stored.relative}"
 
 
-def _may_be_own(file: _ListedFile, home: Name, claimed: set[Name]) -> bool:
+def _may_be_own(file: _FolderFile, home: Name, claimed: set[Name]) -> bool:
     """Whether the table's writers may have written a file that is in one of its folders.
 
     The table's location is its own. A property may name any folder, even a home directory: there,
@@ -221,46 +193,30 @@ def _may_be_own(file: _ListedFile, home: Name, claimed: set[Name]) -> bool:
     return (
         home.holds(file.folder.real)
         or file.folder in claimed
-        or is_writer_file_name(file.relative.rpartition("/")[2])
+        or is_writer_file_name(file.stored.relative.rpartition("/")[2])
     )
 
 
-def _refuse_lookalikes(files: Iterable[_ListedFile], referenced: KnownFiles) -> None:
+def _refuse_lookalikes(files: Iterable[_FolderFile], referenced: KnownFiles) -> None:
     """Raise when a file may be a referenced one under a name that cannot be compared."""
     for file in files:
         if (name := referenced.lookalike(file.name, file.folder)) is not None:
             raise StorageError(
-                f"{file.location} may be the file that a table refers to as {name}: the file names "
-                "are equal, and the two locations cannot be compared. Nothing was deleted."
+                f"{file.stored.location} may be the file that a table refers to as {name}: the "
+                "file names are equal, and the two locations cannot be compared. Nothing was "
+                "deleted."
             )
 
 
 def _without_files_of_others(
-    catalog: Catalog, table: IcebergTable, files: list[_ListedFile]
-) -> list[_ListedFile]:
+    catalog: Catalog, table: IcebergTable, files: list[_FolderFile]
+) -> list[_FolderFile]:
     """Exclude what any other table of the catalog reaches: its files may once have been here."""
     others = files_of_others(catalog, table) if files else ()
     for referenced in others:
         files = [file for file in files if not referenced.has(file.name)]
         _refuse_lookalikes(files, referenced)
     return files
-
-
-def _delete(files: Sequence[_ListedFile]) -> list[str]:
-    """Delete each file by the path its listing returned; returns those that still exist."""
-
-    def fails(file: _ListedFile) -> bool:
-        try:
-            file.filesystem.delete_file(file.path)
-        except FileNotFoundError:
-            return False
-        except Exception:  # noqa: BLE001 - reported for each file
-            return True
-        return False
-
-    with ThreadPoolExecutor(_DELETE_THREADS) as pool:
-        failures = list(pool.map(fails, files))
-    return [file.location for file, failed in zip(files, failures, strict=True) if failed]
 
 
 # -------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from icefloe.maintenance.reachable_files import (
     statistics_files,
 )
 from icefloe.metadata.table_state import state_of
-from icefloe.storage.files import delete_each
+from icefloe.storage.files import delete_files
 from icefloe.storage.locations import KnownFiles, Name, name_of
 
 log = logging.getLogger("icefloe")
@@ -70,7 +70,7 @@ def purge_table(catalog: Catalog, name: str) -> None:
     catalog.drop_table(name)
     for location in selection.kept:
         log.warning("Purge of %s kept %s: it may not belong to the table", name, location)
-    delete_each(table.io, [file.location for file in selection.deletable.values()])
+    delete_files(table.io, [file.location for file in selection.deletable.values()])
 
 
 def _files_to_purge(table: IcebergTable, name: str) -> FilesByName:

@@ -19,7 +19,7 @@ from icefloe.scan.scan import Scan
 from icefloe.schema.partition_values import partition_columns
 from icefloe.spark import columns
 from icefloe.spark.frames import frame_of
-from icefloe.storage.files import spark_uri
+from icefloe.storage.locations import spark_uri
 from icefloe.tasks.write import FileLayout, write_rows
 from icefloe.writing.carried_values import check_carried_values
 from icefloe.writing.data_files import (

@@ -27,7 +27,7 @@ from icefloe.errors import StorageError
 from icefloe.metadata.manifests import existing_entry, list_manifests, read_entries
 from icefloe.metadata.table_state import TableState, state_of
 from icefloe.results import RewriteManifestsResult
-from icefloe.storage.files import remove_files
+from icefloe.storage.files import delete_files
 
 OPERATION = "rewrite_manifests"
 
@@ -64,12 +64,12 @@ def _attempt(
         summary = draft.summary_of(ManifestChanges(), RemovedFiles(), _summary_entries(clustered))
         snapshot = draft.finish(list(clustered.manifests), Operation.REPLACE, summary)
     except BaseException:
-        remove_files(head.io, draft.written)
+        delete_files(head.io, draft.written)
         raise
     try:
         swap(catalog, stage(table, head, snapshot))
     except (LostRaceError, StorageError):
-        remove_files(head.io, draft.written)
+        delete_files(head.io, draft.written)
         raise
     return replace(result, snapshot_id=snapshot_id)
 

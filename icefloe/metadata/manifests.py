@@ -51,7 +51,7 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 from icefloe.errors import StorageError
 from icefloe.metadata.files import LiveFile, SnapshotFiles
 from icefloe.schema.partition_values import partition_path
-from icefloe.storage.files import naming_unreadable_file, naming_unwritable_file
+from icefloe.storage.files import new_output, translate_read_errors
 
 # -------------------------------------------------------------------------------------------------
 # Read Avro files that have to be whole.
@@ -68,7 +68,7 @@ def read_avro(
 
     A file that has fewer bytes than `length` is refused as well.
     """
-    with naming_unreadable_file(file.location):
+    with translate_read_errors(file.location):
         held = _Held(file)
         try:
             _refuse_cut(held.bytes, length)
@@ -216,8 +216,7 @@ class ManifestWriter:
         """Write `entries` as one manifest of `spec_id` at `path`."""
         spec = self.metadata.specs()[spec_id]
         schema = schema_for_spec(self.metadata, spec)
-        with naming_unwritable_file(path):
-            output = self.io.new_output(path)
+        with new_output(self.io, path) as output:
             self._write_avro(output, content, spec, schema, entries)
         counts = _count(entries)
         known = [
@@ -283,10 +282,10 @@ class ManifestWriter:
     ) -> None:
         """Write the manifest list of the snapshot at `path`."""
         with (
-            naming_unwritable_file(path),
+            new_output(self.io, path) as output,
             write_manifest_list(
                 format_version=self.metadata.format_version,
-                output_file=self.io.new_output(path),
+                output_file=output,
                 snapshot_id=self.snapshot_id,
                 parent_snapshot_id=parent_snapshot_id,
                 sequence_number=sequence_number,

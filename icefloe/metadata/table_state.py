@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ResolveError
 from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema, promote
@@ -25,10 +23,12 @@ from pyiceberg.table.update import (
     update_table_metadata,
 )
 from pyiceberg.types import IcebergType, NestedField, PrimitiveType
+from pyiceberg.utils.properties import property_as_bool
 
 from icefloe.errors import StatementError, UnsupportedTableError
 from icefloe.redaction import DISTINCT, masked_repr, register
 from icefloe.settings import Settings
+from icefloe.storage.files import delete_files
 
 MAIN = "main"
 
@@ -246,21 +246,26 @@ def _promotes(before: IcebergType, now: IcebergType) -> bool:
 
 _METADATA_FILES = "pyiceberg.serializers"  # reads and writes metadata files, and nothing else
 _WRITE = "_write_metadata"  # of catalogs that write them in this process
+_DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 _METADATA_FILE = re.compile(r"[^?#]+\.metadata\.json(\.gz)?")
 
 
-def remove_old_metadata(
-    catalog: Catalog, io: FileIO, before: TableMetadata, after: TableMetadata
-) -> None:
-    """Do what `write.metadata.delete-after-commit.enabled` asks; PyIceberg does so in its own way.
+def delete_old_metadata(io: FileIO, before: TableMetadata, after: TableMetadata) -> None:
+    """Delete metadata files that a commit dropped from the log, if the table's properties ask so.
 
     Only metadata files in the table's metadata folder: the log may name any path. The commit has
-    landed: a file that cannot be deleted is no reason to fail.
+    succeeded, so nothing here is a reason to fail.
     """
+    try:
+        is_enabled = property_as_bool(after.properties, _DELETE_AFTER_COMMIT, default=False)
+    except ValueError:
+        return
+    if not is_enabled:
+        return
     folder = metadata_folder(after)
-    own = [entry for entry in before.metadata_log if _is_in(folder, entry.metadata_file)]
-    with suppress(Exception):
-        catalog._delete_old_metadata(io, before.model_copy(update={"metadata_log": own}), after)
+    logged = {entry.metadata_file for entry in after.metadata_log}
+    dropped = {entry.metadata_file for entry in before.metadata_log} - logged
+    delete_files(io, [location for location in sorted(dropped) if _is_in(folder, location)])
 
 
 def _is_in(folder: str, location: str) -> bool:

@@ -35,7 +35,7 @@ from icefloe.metadata.table_state import TableState
 from icefloe.schema.to_spark import FIELD_ID, spark_schema, spark_type
 from icefloe.spark import columns
 from icefloe.spark.columns import quote, quoted
-from icefloe.storage.files import locate, naming_unreadable_file
+from icefloe.storage.files import open_input
 
 _NAN = float("nan")
 
@@ -181,8 +181,7 @@ def physical_layouts(state: TableState, paths: Sequence[str]) -> dict[str, Physi
 
 
 def _arrow_schema(state: TableState, path: str) -> pa.Schema:
-    place = locate(state.io, path)
-    with naming_unreadable_file(path), place.filesystem.open_input_file(place.path) as source:
+    with open_input(state.io, path) as source:
         return pq.read_schema(source)
 
 

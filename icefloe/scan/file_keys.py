@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from icefloe.errors import UnsupportedTableError
 from icefloe.pruning.candidates import Candidate
 from icefloe.spark import columns
-from icefloe.storage.files import spark_uri
+from icefloe.storage.locations import spark_uri
 from icefloe.tasks.messages import FileKey
 
 

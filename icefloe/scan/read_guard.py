@@ -23,7 +23,7 @@ from icefloe.scan.columns import by_id_alone, names_may_be_reused
 from icefloe.scan.scan import Scan
 from icefloe.spark import columns
 from icefloe.spark.session import LOST_SETTING
-from icefloe.storage.files import locate, naming_unreadable_file
+from icefloe.storage.files import open_input
 
 _BATCH_ROWS = 1024
 _FIELD_ID = b"PARQUET:field_id"
@@ -106,11 +106,7 @@ def _by_metadata(candidate: Candidate, field: NestedField) -> _Proof | None:
 def _by_reading(scan: Scan, candidate: Candidate, fields: Sequence[NestedField]) -> _Proof | None:
     """The first column of a file that has a value, as far as the manifest leaves it open."""
     nulls, rows = candidate.live.file.null_value_counts or {}, candidate.live.rows
-    place = locate(scan.state.io, candidate.path)
-    with (
-        naming_unreadable_file(candidate.path),
-        place.filesystem.open_input_file(place.path) as source,
-    ):
+    with open_input(scan.state.io, candidate.path) as source:
         file = pq.ParquetFile(source)
         names = {
             int(stored.metadata[_FIELD_ID]): stored.name

@@ -22,7 +22,7 @@ from icefloe.pruning.candidates import Candidate
 from icefloe.scan.scan import Scan
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.session import reading_by_id
-from icefloe.storage.files import locate, naming_unreadable_file
+from icefloe.storage.files import open_input
 
 _THREADS = 16
 
@@ -74,8 +74,7 @@ def verify_row_counts(scan: Scan, candidates: Sequence[Candidate]) -> Iterator[N
 
 
 def _check(io: FileIO, file: LiveFile) -> None:
-    place = locate(io, file.path)
-    with naming_unreadable_file(file.path), place.filesystem.open_input_file(place.path) as source:
+    with open_input(io, file.path) as source:
         check_rows(file.path, _rows(file.path, source), file.rows)
 
 

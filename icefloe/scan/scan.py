@@ -42,7 +42,7 @@ from icefloe.spark.columns import quote, quoted, selected
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.frames import frame_of
 from icefloe.spark.session import prepare
-from icefloe.storage.files import spark_location, spark_uri
+from icefloe.storage.locations import spark_location, spark_uri
 
 _KEY_SEQUENCE = f"{columns.PREFIX}key_sequence"
 _KEY_PARTITION = f"{columns.PREFIX}key_partition"

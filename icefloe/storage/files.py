@@ -1,30 +1,30 @@
-"""Where files are: one location as PyIceberg, PyArrow and Spark spell it."""
+"""Files of a table on the driver: open, create, list and delete them through its storage."""
 
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 
 import pyarrow as pa
-from pyarrow.fs import FileSelector, FileSystem, FileType
-from pyiceberg.io import FileIO
+from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
+from pyiceberg.io import FileIO, OutputFile
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icefloe.errors import RESTORE, StorageError, UnsupportedTableError
 from icefloe.parquet.footer import DamagedFileError, EncryptedFileError
+from icefloe.storage.filesystem import open_output
 
 log = logging.getLogger("icefloe")
 
-# What Java's URI leaves unquoted in a path; Spark spells `_metadata.file_path` that way.
-_QUOTED = re.compile(r"[^A-Za-z0-9_\-!.~'()*,;:$&+=/@\u0080-\U0010ffff]")
 _DELETE_THREADS = 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FileLocation:
     """A location as a PyArrow file system and a path in it; both can be sent to workers."""
 
@@ -39,77 +39,38 @@ def locate(io: FileIO, location: str) -> FileLocation:
     return FileLocation(arrow.fs_by_scheme(scheme, netloc), path)
 
 
-def spark_location(location: str) -> str:
-    """A location as Spark is asked for it: `s3a` for `s3`, `file` where no scheme is given."""
-    if "://" not in location and not location.startswith("file:"):
-        return f"file://{location}"
-    scheme, rest = location.split(":", 1)
-    return f"s3a:{rest}" if scheme in ("s3", "s3n") else location
-
-
-def spark_uri(location: str) -> str:
-    """A location as `_metadata.file_path` spells it, for comparing with what Spark reads."""
-    scheme, rest = spark_location(location).split(":", 1)
-    authority = ""
-    if rest.startswith("//"):
-        authority, _, path = rest[2:].partition("/")
-        rest = f"/{path}"
-    path = re.sub(r"/+", "/", rest)
-    quoted = _QUOTED.sub(lambda m: "".join(f"%{b:02X}" for b in m[0].encode()), path)
-    return f"{scheme}://{authority}{quoted}" if authority else f"{scheme}:{quoted}"
-
-
-def remove_files(io: FileIO, locations: list[str]) -> None:
-    """Delete files that nothing refers to; one that cannot be deleted is left for orphan removal.
-
-    Runs after another error, which a failing clean-up must not hide.
-    """
-
-    def remove(location: str) -> None:
-        try:
-            io.delete(location)
-        except Exception:  # noqa: BLE001 - the first error is the one that matters
-            return
-
-    with ThreadPoolExecutor(_DELETE_THREADS) as pool:
-        list(pool.map(remove, locations))
-
-
-def delete_each(io: FileIO, locations: Sequence[str]) -> list[str]:
-    """Delete files that nothing refers to; the ones that could not be, and are still there."""
-
-    def failed(location: str) -> bool:
-        try:
-            io.delete(location)
-        except FileNotFoundError:
-            return False
-        except Exception as error:  # noqa: BLE001 - told by the caller, for each file
-            log.warning("%s was not deleted: %s", location, error)
-            return True
-        return False
-
-    with ThreadPoolExecutor(_DELETE_THREADS) as pool:
-        outcomes = list(pool.map(failed, locations))
-    return [location for location, left in zip(locations, outcomes, strict=True) if left]
-
-
-def remove_written_by(io: FileIO, folder: str, statement_id: str) -> None:
-    """Delete every file below `folder` that a failed statement wrote, by the id in its name."""
-    try:
-        place = locate(io, folder)
-        found = place.filesystem.get_file_info(
-            FileSelector(place.path, recursive=True, allow_not_found=True)
-        )
-        for info in found:
-            if info.type == FileType.File and statement_id in info.base_name:
-                place.filesystem.delete_file(info.path)
-    except Exception:  # noqa: BLE001 - the first error is the one that matters
-        return
+# -------------------------------------------------------------------------------------------------
+# Read and write
 
 
 @contextmanager
-def naming_unreadable_file(location: str) -> Iterator[None]:
-    """Turn an error in reading or decoding into one that tells the file."""
+def open_input(io: FileIO, location: str) -> Iterator[pa.NativeFile]:
+    """Open a file for reading; errors of the block name it."""
+    with translate_read_errors(location):
+        file = locate(io, location)
+        with file.filesystem.open_input_file(file.path) as source:
+            yield source
+
+
+@contextmanager
+def new_stream(io: FileIO, location: str) -> Iterator[pa.NativeFile]:
+    """Create a file to be written with PyArrow; errors of the block name it."""
+    with translate_write_errors(location):
+        file = locate(io, location)
+        with open_output(file.filesystem, file.path) as sink:
+            yield sink
+
+
+@contextmanager
+def new_output(io: FileIO, location: str) -> Iterator[OutputFile]:
+    """Create a file to be written with PyIceberg; errors of the block name it."""
+    with translate_write_errors(location):
+        yield io.new_output(location)
+
+
+@contextmanager
+def translate_read_errors(location: str) -> Iterator[None]:
+    """Turn an error of reading or decoding into one that names the file."""
     try:
         yield
     except FileNotFoundError as missing:
@@ -123,9 +84,90 @@ def naming_unreadable_file(location: str) -> Iterator[None]:
 
 
 @contextmanager
-def naming_unwritable_file(location: str) -> Iterator[None]:
-    """Turn an error in writing into one that tells the file."""
+def translate_write_errors(location: str) -> Iterator[None]:
+    """Turn an error of writing into one that names the file."""
     try:
         yield
     except OSError as failed:
         raise StorageError(f"Cannot write {location}: {failed}") from failed
+
+
+# -------------------------------------------------------------------------------------------------
+# List and delete
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file of a folder."""
+
+    location: str
+    relative: str  # below the folder
+    file: FileLocation
+    bytes: int
+    modified: datetime | None
+
+
+def list_files(io: FileIO, folder: str) -> list[ListedFile]:
+    """Every file below a folder, which need not exist."""
+    root = locate(io, folder)
+    base = root.path.rstrip("/")
+    with translate_read_errors(folder):
+        infos: Sequence[FileInfo] = root.filesystem.get_file_info(
+            FileSelector(root.path, recursive=True, allow_not_found=True)
+        )
+    files = []
+    for info in infos:
+        if info.type != FileType.File:
+            continue
+        if not info.path.startswith(f"{base}/"):
+            raise StorageError(
+                f"The listing of {folder} contains {info.path!r}, which is outside that folder. "
+                "Nothing was deleted."
+            )
+        relative = info.path[len(base) + 1 :]
+        file = FileLocation(root.filesystem, info.path)
+        listed = ListedFile(f"{folder}/{relative}", relative, file, info.size or 0, info.mtime)
+        files.append(listed)
+    return files
+
+
+def delete_files(io: FileIO, locations: Sequence[str]) -> list[str]:
+    """Delete files that nothing refers to; returns those that still exist, which are logged.
+
+    Never raises: it also runs after an error, which a failing clean-up must not hide.
+    """
+    return _delete_each([(location, partial(io.delete, location)) for location in locations])
+
+
+def delete_listed(files: Sequence[ListedFile]) -> list[str]:
+    """Delete files under the names that the listing gave; returns those that still exist."""
+    return _delete_each(
+        [(one.location, partial(one.file.filesystem.delete_file, one.file.path)) for one in files]
+    )
+
+
+def delete_files_of_statement(io: FileIO, folder: str, statement_id: str) -> None:
+    """Delete every file below `folder` that a failed statement wrote, by the id in its name."""
+    try:
+        files = list_files(io, folder)
+    except Exception as error:  # noqa: BLE001 - the error of the statement matters
+        log.warning("Files of statement %s were not deleted: %s", statement_id, error)
+        return
+    delete_listed([one for one in files if statement_id in one.relative.rpartition("/")[2]])
+
+
+def _delete_each(deletions: Sequence[tuple[str, Callable[[], object]]]) -> list[str]:
+    def fails(deletion: tuple[str, Callable[[], object]]) -> bool:
+        location, delete = deletion
+        try:
+            delete()
+        except FileNotFoundError:
+            return False
+        except Exception as error:  # noqa: BLE001 - any error leaves the file, which is returned
+            log.warning("%s was not deleted: %s", location, error)
+            return True
+        return False
+
+    with ThreadPoolExecutor(_DELETE_THREADS) as pool:
+        failed = list(pool.map(fails, deletions))
+    return [location for (location, _), left in zip(deletions, failed, strict=True) if left]

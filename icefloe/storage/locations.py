@@ -1,7 +1,7 @@
-"""Locations in a form that can be compared: one file, one name, however an engine spells it.
+"""Locations of files, as engines spell them and in a form that can be compared.
 
 Nothing is decoded: `%20` in an Iceberg location is three characters of a file's name. `spellings`
-has the other files that a location may stand for.
+has the other files that a location may mean.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from icefloe.errors import StorageError
+from icefloe.storage.filesystem import OBJECT_STORES
 
 LOCAL = "file"
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):(?://([^/]*))?(/.*)?", re.DOTALL)
-_SAME = {
+_ALIASES = {
     "s3a": "s3",
     "s3n": "s3",
     "gcs": "gs",
@@ -30,6 +31,41 @@ _SAME = {
 _AZURE_BLOB, _AZURE_DFS = ".blob.core.windows.net", ".dfs.core.windows.net"
 _QUERY = re.compile(r"[?#].*", re.DOTALL)
 _STRIPPED = re.compile(r"[\t\r\n]")  # by Python's URL parser, which PyIceberg uses
+# What Java's URI leaves unquoted in a path; Spark spells `_metadata.file_path` that way.
+_QUOTED = re.compile(r"[^A-Za-z0-9_\-!.~'()*,;:$&+=/@\u0080-\U0010ffff]")
+
+
+# -------------------------------------------------------------------------------------------------
+# Locations for Spark
+
+
+def local_uri(path: str | Path) -> str:
+    """The location of an absolute path on a disk of this machine."""
+    return f"{LOCAL}://{path}"
+
+
+def spark_location(location: str) -> str:
+    """A location as Spark reads it: `s3a` for `s3`, `file` where it has no scheme."""
+    if "://" not in location and not location.startswith(f"{LOCAL}:"):
+        return local_uri(location)
+    scheme, rest = location.split(":", 1)
+    return f"s3a:{rest}" if scheme in ("s3", "s3n") else location
+
+
+def spark_uri(location: str) -> str:
+    """A location as `_metadata.file_path` spells it, to compare with what Spark reads."""
+    scheme, rest = spark_location(location).split(":", 1)
+    authority = ""
+    if rest.startswith("//"):
+        authority, _, path = rest[2:].partition("/")
+        rest = f"/{path}"
+    path = re.sub(r"/+", "/", rest)
+    quoted = _QUOTED.sub(lambda m: "".join(f"%{b:02X}" for b in m[0].encode()), path)
+    return f"{scheme}://{authority}{quoted}" if authority else f"{scheme}:{quoted}"
+
+
+# -------------------------------------------------------------------------------------------------
+# Names: one for each file, however an engine spells its location
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +132,7 @@ def name_of(location: str) -> Name:
             "compared with the files there are. Nothing was deleted."
         )
     scheme, authority, path = found[1].lower(), found[2] or "", found[3] or "/"
-    scheme = _SAME.get(scheme, scheme)
+    scheme = _ALIASES.get(scheme, scheme)
     if scheme == LOCAL and authority == "localhost":
         authority = ""
     if scheme == "abfs" and authority.endswith(_AZURE_BLOB):
@@ -109,10 +145,7 @@ def _plain(path: str) -> str:
 
 
 # -------------------------------------------------------------------------------------------------
-# Whether a file is one of those that something refers to, also under another name.
-
-# Stores in which two keys of one bucket are always two objects.
-_OBJECT_STORES = frozenset({"s3", "gs", "abfs", "oss"})
+# Whether a file is one that a table refers to, also under another name
 
 
 @dataclass(frozen=True)
@@ -173,4 +206,4 @@ def _are_distinct(one: Name, other: Name) -> bool:
         found, theirs = _inode(one), _inode(other)
         return found is not None and theirs is not None and found[1] != theirs[1]
     same_store = (one.scheme, one.authority) == (other.scheme, other.authority)
-    return same_store and one.scheme in _OBJECT_STORES
+    return same_store and one.scheme in OBJECT_STORES

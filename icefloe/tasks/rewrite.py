@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
@@ -24,6 +24,7 @@ from icefloe.parquet.footer import MAGIC, footer_bytes, group_rows
 from icefloe.parquet.partial_rewrite import GroupChange, PartialRewrite, SplicedFile, cannot_copy
 from icefloe.parquet.schema import columns_of
 from icefloe.parquet.thrift import items, value
+from icefloe.storage.filesystem import delete_quietly, is_local_disk, open_output
 from icefloe.tasks.arrow import (
     NanCounter,
     column_metrics,
@@ -51,7 +52,6 @@ from icefloe.tasks.write import (
     DataFileWriter,
     FileLayout,
     new_name,
-    open_new,
     refuse_nulls,
     write_rows,
 )
@@ -216,7 +216,7 @@ def open_old_file(plan: RewritePlan, key: FileKey) -> Iterator[OldFile]:
     """One of the files, with its footer read."""
     old = plan.files[key]
     with old.filesystem.open_input_file(old.path) as source:
-        is_local = isinstance(old.filesystem, pafs.LocalFileSystem)
+        is_local = is_local_disk(old.filesystem)
         yield OldFile.open(old.path, source, plan.layout.schema, old.rows, is_local=is_local)
 
 
@@ -311,7 +311,7 @@ class EditedFile:
         name = new_name(self.layout)
         path = f"{self.layout.folder}/{name}"
         rows = _EditedRows(self.file, self.edits)
-        sink = open_new(self.layout.filesystem, path)
+        sink = open_output(self.layout.filesystem, path)
         try:
             with sink:
                 spliced = self.rewrite.run(sink, self.changes, rows.of_group)
@@ -319,8 +319,7 @@ class EditedFile:
                     raise ValueError(f"{path} has {sink.tell()} bytes, not {spliced.size}")
             return self._written_file(name, spliced, rows)
         except BaseException:
-            with suppress(OSError):
-                self.layout.filesystem.delete_file(path)
+            delete_quietly(self.layout.filesystem, path)
             raise
 
     def _written_file(self, name: str, spliced: SplicedFile, rows: _EditedRows) -> WrittenFile:

@@ -19,6 +19,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from icefloe.storage.filesystem import delete_quietly, open_output
 from icefloe.tasks.arrow import (
     NanCounter,
     column_metrics,
@@ -232,10 +233,7 @@ class DataFileWriter:
             self._writer.is_open = False  # otherwise it finishes the file when it is collected
             self._sink.close()
         for name in self._names:
-            try:
-                self.layout.filesystem.delete_file(f"{self.layout.folder}/{name}")
-            except OSError:
-                continue
+            delete_quietly(self.layout.filesystem, f"{self.layout.folder}/{name}")
 
     def _group_is_full(self) -> bool:
         limit = min(self.layout.row_group_bytes, self.layout.target_file_bytes)
@@ -266,7 +264,7 @@ class DataFileWriter:
     def _open(self, first: pa.Table) -> None:
         folder = partition_path(self.layout.partition_fields, self._partition)
         name = f"{folder}{new_name(self.layout)}"
-        self._sink = open_new(self.layout.filesystem, f"{self.layout.folder}/{name}")
+        self._sink = open_output(self.layout.filesystem, f"{self.layout.folder}/{name}")
         self._names.append(name)
         self._footer: list[pq.FileMetaData] = []
         self._nans = NanCounter()
@@ -307,13 +305,6 @@ class DataFileWriter:
 def new_name(layout: FileLayout) -> str:
     """A unique file name that contains the statement's id, so that the file can be found by it."""
     return f"{layout.statement_id}-{uuid.uuid4().hex[:12]}.parquet"
-
-
-def open_new(filesystem: pafs.FileSystem, path: str) -> pa.NativeFile:
-    """Open a file for writing; its folder is created where the file system has folders."""
-    if not isinstance(filesystem, pafs.S3FileSystem):
-        filesystem.create_dir(path.rpartition("/")[0], recursive=True)
-    return filesystem.open_output_stream(path)
 
 
 def partition_path(fields: Sequence[PartitionField], values: Sequence[object]) -> str:

@@ -27,7 +27,7 @@ from icefloe.schema.partition_spec import source_path
 from icefloe.schema.partition_values import partition_columns
 from icefloe.spark import columns
 from icefloe.spark.columns import quoted
-from icefloe.storage.files import delete_each, locate
+from icefloe.storage.files import delete_files, locate
 from icefloe.tasks.messages import (
     ChangeColumns,
     DeclinedFile,
@@ -115,7 +115,7 @@ class Rewriter:
         for file in declined:
             path = self.scan.keys.files[file.file].path
             log.info("All updated rows pass through Spark: %s (%s)", file.reason, path)
-        delete_each(state.io, [file.file_path for file in written.files])
+        delete_files(state.io, [file.file_path for file in written.files])
         return None
 
     def _to_tasks(

@@ -18,7 +18,8 @@ from icefloe.commit.publish import Commit, publish
 from icefloe.file_changes import FileChanges
 from icefloe.pruning.candidates import plan_files
 from icefloe.settings import Isolation
-from icefloe.storage.files import locate, spark_uri
+from icefloe.storage.files import locate
+from icefloe.storage.locations import spark_uri
 from support.foreign_files import manifest_entry
 from support.tables import data_files, rows, snapshots
 

@@ -191,7 +191,7 @@ def test_killed_between_commit_and_deletion_leaves_orphans_only(table, monkeypat
     def killed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(expire, "delete_each", killed)
+    monkeypatch.setattr(expire, "delete_files", killed)
     with pytest.raises(KeyboardInterrupt):
         table.expire_snapshots(older_than=later())
     monkeypatch.undo()

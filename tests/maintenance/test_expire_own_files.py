@@ -10,7 +10,7 @@ from pyiceberg.table.statistics import StatisticsFile
 
 from icefloe.errors import StorageError
 from icefloe.maintenance.own_files import holds_warehouse
-from icefloe.metadata.table_state import remove_old_metadata
+from icefloe.metadata.table_state import delete_old_metadata
 from icefloe.storage.locations import name_of
 from support.pyiceberg_tables import (
     SCHEMA,
@@ -194,5 +194,5 @@ def test_old_metadata_is_deleted_only_in_the_metadata_folder(plain_lake, tmp_pat
     ]
     log = [MetadataLogEntry(metadata_file=place, timestamp_ms=1) for place in places]
     before = metadata.model_copy(update={"metadata_log": log})
-    remove_old_metadata(plain_lake.catalog, table.iceberg.io, before, metadata)
+    delete_old_metadata(table.iceberg.io, before, metadata)
     assert (home.exists(), notes.exists(), own.exists()) == (True, True, False)

@@ -233,7 +233,7 @@ def test_unreadable_metadata_is_a_refusal(table, lake):
 
 def test_files_that_cannot_be_deleted_are_reported(table, monkeypatch):
     path = stray(folder_of(table) / "data" / "stray.parquet")
-    monkeypatch.setattr(orphans, "_delete", lambda files: [f.location for f in files])
+    monkeypatch.setattr(orphans, "delete_listed", lambda files: [f.location for f in files])
     result = table.remove_orphans(dry_run=False)
     assert [path_of(f) for f in result.files_failed] == [path]
     assert (result.files_deleted, result.bytes_deleted) == (0, 0)

@@ -37,7 +37,7 @@ from icefloe.spark import columns
 from icefloe.spark.columns import quoted
 from icefloe.spark.session import spark_conf
 from icefloe.statements import Then
-from icefloe.storage.files import delete_each
+from icefloe.storage.files import delete_files
 from icefloe.tasks.messages import ChangeColumns
 from icefloe.writing.carried_values import check_carried_values
 from icefloe.writing.data_files import WrittenRows, find_rows, write_data
@@ -143,7 +143,7 @@ class MergeRows:
         self._refuse_double_matches(acted)
         if done.declined:
             written = (*done.rewritten.files, *done.added.files)
-            delete_each(self._scan.state.io, [file.file_path for file in written])
+            delete_files(self._scan.state.io, [file.file_path for file in written])
             return None
         _check_rewritten(done.rewritten, self._located(acted, self._changing))
         if done.added.rows != self._count(acted, self._inserts):
