@@ -1,8 +1,8 @@
-"""Every exception icefloe raises on purpose, grouped by what the caller can do next.
+"""The exceptions that icefloe raises, grouped by what the caller can do next.
 
-Errors under `StatementError` ask for another statement; `ConflictError` asks to run the same one
-again; `CommitStateUnknownError` asks to look at the table first. Files written by a statement are
-deleted only under errors that promise nothing was published.
+After a `StatementError`, change the statement; after a `ConflictError`, run it again; after a
+`CommitStateUnknownError`, look at the table first. Files that a statement wrote are deleted only
+under errors that guarantee that nothing was published.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 from icefloe.redaction import redacted, redacted_texts, scrub
 
-RESTORE = "Nothing was changed. Restore the file from a backup."  # what to do about a damaged one
+RESTORE = "Nothing was changed. Restore the file from a backup."  # advice about a damaged file
 
 
 class IcefloeError(Exception):
-    """Base class of every error icefloe raises on purpose; its texts have no secrets in them."""
+    """Base class of the errors that icefloe raises; their texts contain no secrets."""
 
     def __init__(self, *texts: object) -> None:
         super().__init__(*map(redacted_texts, texts))
@@ -42,10 +42,9 @@ class StatementError(IcefloeError):
 
 
 class ParseError(StatementError):
-    """The text is not SQL; the message shows the place.
+    """The text is not valid SQL; the message shows the position.
 
-    `line` and `column` count from 1 in the text as the caller gave it; None where the place is not
-    known.
+    `line` and `column` count from 1 in the caller's text; None where the position is unknown.
     """
 
     def __init__(self, reason: str, text: str = "", place: int | None = None) -> None:
@@ -101,7 +100,7 @@ class ColumnTypeMismatchError(TypeMismatchError, SchemaMismatchError):
 
 
 class NullabilityError(StatementError):
-    """A NULL was given to a required column."""
+    """A required column would get a NULL."""
 
     def __init__(self, column: str) -> None:
         self.column = column
@@ -124,7 +123,7 @@ class CardinalityError(StatementError):
 
 
 class ConstraintError(StatementError):
-    """New rows lie outside the predicate they are to replace."""
+    """A new row does not satisfy the predicate of the rows that it replaces."""
 
     def __init__(self, predicate: str, row: str) -> None:
         self.predicate = predicate
@@ -151,7 +150,7 @@ class NonPartitionedTableError(ReplaceWhereError):
 
 
 class InvalidPredicateError(ReplaceWhereError):
-    """The predicate cannot be read, or does not fall on partition borders."""
+    """The predicate cannot be parsed, or does not select whole partitions."""
 
     def __init__(self, predicate: str, reason: str) -> None:
         self.predicate = predicate
@@ -160,7 +159,7 @@ class InvalidPredicateError(ReplaceWhereError):
 
 
 class UnsupportedOperatorError(ReplaceWhereError):
-    """The predicate uses an operator that partition matching does not know."""
+    """The predicate uses an operator that partition matching does not support."""
 
     def __init__(self, operator: str, predicate: str = "") -> None:
         self.operator = operator
@@ -185,7 +184,7 @@ class PartitionColumnNotFoundError(ReplaceWhereError):
 
 
 class PartitionTypeMismatchError(TypeMismatchError, ReplaceWhereError):
-    """A literal of the predicate is no value of the partition column's type."""
+    """A literal of the predicate is not a value of the partition column's type."""
 
 
 class TableNotFoundError(IcefloeError):
@@ -197,7 +196,7 @@ class UnknownTableError(TableNotFoundError, StatementError):
 
 
 class TableExistsError(IcefloeError):
-    """A table of that name is already there."""
+    """A table of that name already exists."""
 
 
 class IndexNotFoundError(IcefloeError):
@@ -209,7 +208,7 @@ class UnsupportedTableError(IcefloeError):
 
 
 class ConflictError(IcefloeError):
-    """Another writer won; running the statement again may succeed. Nothing was published."""
+    """A concurrent commit conflicts; run the statement again. Nothing was published."""
 
     def __init__(
         self,
@@ -234,8 +233,8 @@ class ConflictError(IcefloeError):
 
 
 class CommitStateUnknownError(IcefloeError):
-    """The catalog did not answer: look at the table before anything else. No file was deleted."""
+    """The catalog did not answer: look at the table before a retry. No file was deleted."""
 
 
 class StorageError(IcefloeError):
-    """Reading or writing a file failed; the message has its path."""
+    """Reading or writing a file failed; the message names it."""

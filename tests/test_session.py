@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import icefloe
 from icefloe.errors import ColumnNotFoundError, SetupError, StatementError
 from icefloe.spark import session
-from icefloe.spark.errors import _told_by, translate_spark_errors
+from icefloe.spark.errors import _message_of, translate_spark_errors
 
 
 def run_script(text: str, folder: Path, **environment: str) -> str:
@@ -243,7 +243,7 @@ def test_workers_without_pyarrow_are_reported_and_the_table_is_unchanged(tmp_pat
 
 
 def test_a_jvm_that_exits_in_a_statement_is_reported_and_the_table_is_unchanged(spark, tmp_path):
-    """As it does for want of memory: no ConnectionRefusedError, no half a statement."""
+    """As when it runs out of memory: no ConnectionRefusedError, no half a statement."""
     script = """
         import os
         import icefloe
@@ -273,7 +273,7 @@ def test_a_jvm_that_exits_in_a_statement_is_reported_and_the_table_is_unchanged(
     told = run_script(script, tmp_path)
 
     # Threads of PySpark write between the lines.
-    assert (told.count("Spark has ended"), told.count("DONE?")) == (3, 0), told
+    assert (told.count("The Spark JVM exited"), told.count("DONE?")) == (3, 0), told
     assert told.count("Give it more with spark.driver.memory") == 3
     assert 0.9 < float(re.search(r"HEAP ([\d.]+)", told)[1]) <= 1
     table = icefloe.connect(str(tmp_path / "lake"), spark=spark).table("t")
@@ -338,4 +338,4 @@ class Thrown:
     ],
 )
 def test_the_cause_is_reported_where_spark_only_waited_for_it(thrown, told):
-    assert _told_by(thrown) == told
+    assert _message_of(thrown) == told

@@ -1,1 +1,1 @@
-"""PyIceberg's metadata, read and written; the only folder that uses its private names."""
+"""Iceberg's metadata, read and written; the only folder that uses PyIceberg's private names."""

@@ -1,4 +1,4 @@
-"""The files of a snapshot as values: what a manifest says of each data and delete file."""
+"""The data and delete files of a snapshot, as their manifest entries describe them."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from icefloe.redaction import masked_repr
 PATH_FIELD_ID = 2147483546
 POS_FIELD_ID = 2147483545
 
-_REFERENCED_DATA_FILE = 17  # slot of the v3 manifest entry, filled by v2 writers too
+_REFERENCED_DATA_FILE = 17  # index in a v3 manifest entry; v2 writers fill it too
 
 PartitionKey: TypeAlias = tuple[int, tuple[object, ...]]
 
 
 def partition_key_of(spec_id: int, partition: Record) -> PartitionKey:
-    """Spec and partition tuple as a key; NaN, which is not equal to itself, is one value here."""
+    """Spec and partition tuple as a key, in which NaN equals itself."""
     values = (partition[i] for i in range(len(partition)))
     return spec_id, tuple("NaN" if v != v else v for v in values)  # noqa: PLR0124 - NaN alone
 
 
 def unpartitioned_specs(metadata: TableMetadata) -> frozenset[int]:
-    """Specs whose equality deletes reach every file: without fields, or with void ones alone."""
+    """Specs whose equality deletes apply to every file: without fields, or with void ones only."""
     return frozenset(
         spec_id
         for spec_id, spec in metadata.specs().items()
@@ -47,7 +47,7 @@ def unpartitioned_specs(metadata: TableMetadata) -> frozenset[int]:
 
 
 def ids_of_columns(schema: Schema, names: Container[str]) -> tuple[frozenset[int], ...]:
-    """The field ids of some columns, nested ones included, column by column."""
+    """The field ids of each of some columns, nested fields included."""
     return tuple(
         frozenset((field.field_id, *index_by_id(field.field_type)))
         for field in schema.fields
@@ -62,37 +62,37 @@ class Leaf:
 
     field_id: int
     type: PrimitiveType
-    repeated: bool  # inside a list or map: bounds would say nothing of a row
+    repeated: bool  # inside a list or map, where bounds do not apply to rows
 
 
 def leaves(schema: Schema) -> dict[str, Leaf]:
     """Leaf columns by their path in a Parquet file that PyArrow wrote."""
-    found: dict[str, Leaf] = {}
+    by_path: dict[str, Leaf] = {}
     for column in schema.fields:
-        _collect(column.name, column.field_id, column.field_type, found, repeated=False)
-    return found
+        _collect(column.name, column.field_id, column.field_type, by_path, repeated=False)
+    return by_path
 
 
 def _collect(
-    path: str, field_id: int, kind: IcebergType, found: dict[str, Leaf], *, repeated: bool
+    path: str, field_id: int, kind: IcebergType, by_path: dict[str, Leaf], *, repeated: bool
 ) -> None:
     if isinstance(kind, StructType):
         for child in kind.fields:
             _collect(
-                f"{path}.{child.name}", child.field_id, child.field_type, found, repeated=repeated
+                f"{path}.{child.name}", child.field_id, child.field_type, by_path, repeated=repeated
             )
     elif isinstance(kind, ListType):
-        _collect(f"{path}.list.element", kind.element_id, kind.element_type, found, repeated=True)
+        _collect(f"{path}.list.element", kind.element_id, kind.element_type, by_path, repeated=True)
     elif isinstance(kind, MapType):
-        _collect(f"{path}.key_value.key", kind.key_id, kind.key_type, found, repeated=True)
-        _collect(f"{path}.key_value.value", kind.value_id, kind.value_type, found, repeated=True)
+        _collect(f"{path}.key_value.key", kind.key_id, kind.key_type, by_path, repeated=True)
+        _collect(f"{path}.key_value.value", kind.value_id, kind.value_type, by_path, repeated=True)
     elif isinstance(kind, PrimitiveType):
-        found[path] = Leaf(field_id, kind, repeated)
+        by_path[path] = Leaf(field_id, kind, repeated)
 
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """One live manifest entry: a data or delete file and its place in the table's history."""
+    """One live manifest entry: a data or delete file with its sequence numbers."""
 
     file: DataFile
     spec_id: int
@@ -117,17 +117,17 @@ class LiveFile:
         return self.file.file_size_in_bytes
 
     def bytes_of(self, columns: Sequence[frozenset[int]]) -> int | None:
-        """How many bytes of the file some columns take, each given by the ids of its fields.
+        """The bytes of some columns in the file; each column is the set of its field ids.
 
-        None where the manifest does not tell, as of a column that the file lacks.
+        None where the manifest lacks the size, as for a column that is not in the file.
         """
         sizes = self.file.column_sizes or {}
-        found = [[sizes[i] for i in ids if i in sizes] for ids in columns]
-        return sum(map(sum, found)) if all(found) else None
+        per_column = [[sizes[i] for i in ids if i in sizes] for ids in columns]
+        return sum(map(sum, per_column)) if all(per_column) else None
 
     @property
     def bytes_of_all(self) -> int:
-        """How many bytes of the file its columns take, as far as the manifest tells."""
+        """The bytes of all columns in the file, as far as the manifest has them."""
         return sum((self.file.column_sizes or {}).values())
 
     @property
@@ -142,7 +142,7 @@ class LiveFile:
 
     @property
     def is_equality_delete(self) -> bool:
-        """Whether this delete file names rows by value."""
+        """Whether this delete file deletes rows by value."""
         return self.file.content == DataFileContent.EQUALITY_DELETES
 
     @property
@@ -152,7 +152,7 @@ class LiveFile:
 
     @property
     def referenced_path(self) -> str | None:
-        """The one data file a position-delete file refers to, when the manifest tells."""
+        """The only data file that a position-delete file refers to; None if unknown or several."""
         if len(self.file) > _REFERENCED_DATA_FILE and self.file[_REFERENCED_DATA_FILE]:
             return str(self.file[_REFERENCED_DATA_FILE])
         lower = (self.file.lower_bounds or {}).get(PATH_FIELD_ID)
@@ -162,7 +162,7 @@ class LiveFile:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFiles:
-    """The files of one snapshot, less those in manifests that a filter ruled out."""
+    """The files of one snapshot, without those in manifests that a filter excluded."""
 
     data: tuple[LiveFile, ...] = ()
     deletes: tuple[LiveFile, ...] = ()
@@ -197,24 +197,25 @@ class DeleteIndex:
             else:
                 by_partition.setdefault(delete.partition_key, []).append(delete)
         return cls(
-            {key: tuple(found) for key, found in by_path.items()},
-            {key: tuple(found) for key, found in by_partition.items()},
-            {key: tuple(found) for key, found in equality.items()},
+            {key: tuple(files) for key, files in by_path.items()},
+            {key: tuple(files) for key, files in by_partition.items()},
+            {key: tuple(files) for key, files in equality.items()},
             tuple(everywhere),
         )
 
     def position_deletes(self, data: LiveFile) -> tuple[LiveFile, ...]:
-        """Position-delete files that may name rows of `data`."""
-        found = self.by_path.get(data.path, ()) + self.by_partition.get(data.partition_key, ())
-        return tuple(d for d in found if d.sequence_number >= data.sequence_number)
+        """Position-delete files that may delete rows of `data`."""
+        deletes = self.by_path.get(data.path, ()) + self.by_partition.get(data.partition_key, ())
+        return tuple(d for d in deletes if d.sequence_number >= data.sequence_number)
 
     def equality_deletes(self, data: LiveFile) -> tuple[LiveFile, ...]:
         """Equality-delete files that apply to rows of `data`."""
-        found = self.equality.get(data.partition_key, ()) + self.global_equality
-        return tuple(d for d in found if d.sequence_number > data.sequence_number)
+        deletes = self.equality.get(data.partition_key, ()) + self.global_equality
+        return tuple(d for d in deletes if d.sequence_number > data.sequence_number)
 
 
-# PyIceberg's evaluators of file and manifest metrics, which it keeps private
+# -------------------------------------------------------------------------------------------------
+# PyIceberg's private evaluators of file and manifest metrics
 
 
 def inclusive_metrics_test(

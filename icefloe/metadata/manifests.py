@@ -1,7 +1,7 @@
 """Read and write manifests and manifest lists, delete manifests included.
 
 PyIceberg reads manifests with the v2 schema, which drops `referenced_data_file`, and cannot write
-delete manifests at all; both are done here with its own Avro reader and writer.
+delete manifests. This module does both with PyIceberg's Avro reader and writer.
 """
 
 from __future__ import annotations
@@ -53,75 +53,16 @@ from icefloe.metadata.files import LiveFile, SnapshotFiles
 from icefloe.schema.partition_values import partition_path
 from icefloe.storage.files import new_output, translate_read_errors
 
-# -------------------------------------------------------------------------------------------------
-# Read Avro files that have to be whole.
-
-
-def read_avro(
-    file: InputFile,
-    schema: Schema,
-    types: Mapping[int, Callable[..., Any]],
-    enums: Mapping[int, Callable[..., Enum]],
-    length: int = 0,
-) -> list[Any]:
-    """Every record of a file, as `types` and `enums` have it for field ids.
-
-    A file that has fewer bytes than `length` is refused as well.
-    """
-    with translate_read_errors(file.location):
-        held = _Held(file)
-        try:
-            _refuse_cut(held.bytes, length)
-            with AvroFile[Any](held, schema, dict(types), dict(enums)) as reader:
-                return list(reader)
-        except Exception as damaged:  # decoders raise anything over bytes that make no sense
-            reason = f"it is damaged or cut short ({type(damaged).__name__}: {damaged})"
-            raise StorageError(f"Cannot read {file.location}: {reason}") from damaged
-
-
-class _Held(InputFile):
-    """A file's bytes, read once."""
-
-    def __init__(self, file: InputFile) -> None:
-        super().__init__(file.location)
-        with file.open() as stream:
-            self.bytes = stream.read()
-
-    def __len__(self) -> int:
-        return len(self.bytes)
-
-    def exists(self) -> bool:
-        return True
-
-    def open(self, seekable: bool = True) -> BytesIO:  # noqa: ARG002 - PyIceberg's signature
-        return BytesIO(self.bytes)
-
-
-def _refuse_cut(data: bytes, least: int) -> None:
-    """Raise unless the blocks of a file fill it, each with the file's mark at its end."""
-    if len(data) < least:
-        raise ValueError(f"it has {len(data)} bytes of {least}")
-    if not data.startswith(MAGIC):
-        raise ValueError("it does not begin as Avro files do")
-    decoder = StreamingBinaryDecoder(data)
-    header = construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(decoder)
-    while decoder.tell() < len(data):
-        decoder.read_int()  # the number of records
-        decoder.skip(decoder.read_int())
-        if decoder.read(SYNC_SIZE) != header.sync:
-            raise ValueError("a block of it does not end where it should")
-
-
-_READ_VERSION = 3  # knows every field that v1 and v2 manifests may hold
+_READ_VERSION = 3  # has every field that v1 and v2 manifests may have
 _UNASSIGNED = -1
 _BLOCK_ENTRIES = 1000
 
 
 class ManifestFilter(Protocol):
-    """Rules manifests out before they are read."""
+    """Excludes manifests before they are read."""
 
     def may_match_manifest(self, manifest: ManifestFile) -> bool:
-        """Whether the manifest may hold a file of interest."""
+        """Whether the manifest may have a relevant file."""
         ...
 
 
@@ -138,7 +79,7 @@ def list_manifests(io: FileIO, snapshot: Snapshot) -> tuple[ManifestFile, ...]:
 
 
 def read_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
-    """Every entry of a manifest, removed ones too, with inherited fields filled in."""
+    """Every entry of a manifest, deleted ones included, with inherited fields filled in."""
     entries = read_avro(
         io.new_input(manifest.manifest_path),
         MANIFEST_ENTRY_SCHEMAS[_READ_VERSION],
@@ -152,21 +93,21 @@ def read_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
 def read_snapshot_files(
     io: FileIO, snapshot: Snapshot | None, keep: ManifestFilter | None = None
 ) -> SnapshotFiles:
-    """The live files of a snapshot; manifests that `keep` rules out are not opened."""
+    """The live files of a snapshot; manifests that `keep` excludes are not opened."""
     if snapshot is None:
         return SnapshotFiles()
     manifests = list_manifests(io, snapshot)
-    chosen: list[ManifestFile] = []
+    matching: list[ManifestFile] = []
     skipped: list[ManifestFile] = []
     for manifest in manifests:
-        wanted = keep is None or keep.may_match_manifest(manifest)
-        (chosen if wanted else skipped).append(manifest)
-    per_manifest = ExecutorFactory.get_or_create().map(lambda m: live_files(io, m), chosen)
+        may_match = keep is None or keep.may_match_manifest(manifest)
+        (matching if may_match else skipped).append(manifest)
+    per_manifest = ExecutorFactory.get_or_create().map(lambda m: live_files(io, m), matching)
     live = [file for files in per_manifest for file in files]
     return SnapshotFiles(
         data=tuple(file for file in live if file.is_data),
         deletes=tuple(file for file in live if not file.is_data),
-        manifests_read=len(chosen),
+        manifests_read=len(matching),
         manifests_skipped=len(skipped),
         files_in_skipped_manifests=sum(
             (m.added_files_count or 0) + (m.existing_files_count or 0)
@@ -177,7 +118,7 @@ def read_snapshot_files(
 
 
 def live_files(io: FileIO, manifest: ManifestFile) -> list[LiveFile]:
-    """The files of a manifest that are not removed."""
+    """The files of a manifest that it does not delete."""
     return [
         as_live_file(entry, manifest)
         for entry in read_entries(io, manifest)
@@ -219,7 +160,7 @@ class ManifestWriter:
         with new_output(self.io, path) as output:
             self._write_avro(output, content, spec, schema, entries)
         counts = _count(entries)
-        known = [
+        sequence_numbers = [
             e.sequence_number
             for e in entries
             if e.status != ManifestEntryStatus.DELETED and e.sequence_number is not None
@@ -230,7 +171,7 @@ class ManifestWriter:
             partition_spec_id=spec_id,
             content=content,
             sequence_number=_UNASSIGNED,
-            min_sequence_number=min(known, default=_UNASSIGNED),
+            min_sequence_number=min(sequence_numbers, default=_UNASSIGNED),
             added_snapshot_id=self.snapshot_id,
             added_files_count=counts[ManifestEntryStatus.ADDED][0],
             existing_files_count=counts[ManifestEntryStatus.EXISTING][0],
@@ -319,17 +260,17 @@ def deleted_entry(entry: ManifestEntry, snapshot_id: int) -> ManifestEntry:
 
 
 def schema_for_spec(metadata: TableMetadata, spec: PartitionSpec) -> Schema:
-    """A schema that has every source column of `spec`, which may be dropped from the current."""
+    """A schema with every source column of `spec`; the current one may have dropped some."""
     newest_first = sorted(metadata.schemas, key=lambda s: s.schema_id, reverse=True)
     for schema in [metadata.schema(), *newest_first]:
-        known = {*schema.field_ids}
-        if all(field.source_id in known for field in spec.fields):
+        ids = {*schema.field_ids}
+        if all(field.source_id in ids for field in spec.fields):
             return schema
     return metadata.schema()
 
 
 def partition_folder(metadata: TableMetadata, file: LiveFile) -> str:
-    """The folder of a file's partition below the data folder; empty when it has none."""
+    """The folder of a file's partition below the data folder; empty if it has none."""
     spec = metadata.specs()[file.spec_id]
     if spec.is_unpartitioned():
         return ""
@@ -349,7 +290,7 @@ def _with_status(
 
 
 def _inherit(entry: ManifestEntry, manifest: ManifestFile) -> ManifestEntry:
-    """Fill in what an entry leaves to its manifest: snapshot, sequence numbers, spec."""
+    """Fill in what an entry inherits from its manifest: snapshot, sequence numbers, spec."""
     inherits = manifest.sequence_number == 0 or entry.status == ManifestEntryStatus.ADDED
     if entry.snapshot_id is None and manifest.added_snapshot_id is not None:
         entry.snapshot_id = manifest.added_snapshot_id
@@ -377,9 +318,68 @@ def _entry_schema(version: int, partition_type: StructType) -> Schema:
 
 
 def _file_schema(version: int, partition_type: StructType, content: ManifestContent) -> Schema:
-    """What is stored: the format version's fields, and for deletes the file they refer to."""
+    """The stored fields: those of the format version, and for deletes the referenced data file."""
     data_file = data_file_with_partition(partition_type, version)  # type: ignore[arg-type]
     if content == ManifestContent.DELETES and version == 2:
         referenced = next(f for f in DATA_FILE_TYPE[3].fields if f.name == "referenced_data_file")
         data_file = StructType(*data_file.fields, referenced)
     return manifest_entry_schema_with_data_file(version, data_file)  # type: ignore[arg-type]
+
+
+# -------------------------------------------------------------------------------------------------
+# Avro files, which must be complete
+
+
+def read_avro(
+    file: InputFile,
+    schema: Schema,
+    types: Mapping[int, Callable[..., Any]],
+    enums: Mapping[int, Callable[..., Enum]],
+    length: int = 0,
+) -> list[Any]:
+    """Every record of a file, decoded by the `types` and `enums` of field ids.
+
+    A file that is damaged, or shorter than `length`, raises StorageError.
+    """
+    with translate_read_errors(file.location):
+        buffered = _BufferedFile(file)
+        try:
+            _refuse_truncated(buffered.bytes, length)
+            with AvroFile[Any](buffered, schema, dict(types), dict(enums)) as reader:
+                return list(reader)
+        except Exception as damaged:  # decoders raise any error on invalid bytes
+            reason = f"it is damaged or truncated ({type(damaged).__name__}: {damaged})"
+            raise StorageError(f"Cannot read {file.location}: {reason}") from damaged
+
+
+class _BufferedFile(InputFile):
+    """A file's bytes, read once."""
+
+    def __init__(self, file: InputFile) -> None:
+        super().__init__(file.location)
+        with file.open() as stream:
+            self.bytes = stream.read()
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+    def exists(self) -> bool:
+        return True
+
+    def open(self, seekable: bool = True) -> BytesIO:  # noqa: ARG002 - PyIceberg's signature
+        return BytesIO(self.bytes)
+
+
+def _refuse_truncated(data: bytes, length: int) -> None:
+    """Raise unless the blocks of a file fill it, each with the sync marker at its end."""
+    if len(data) < length:
+        raise ValueError(f"it has {len(data)} bytes of {length}")
+    if not data.startswith(MAGIC):
+        raise ValueError("it does not begin with Avro's magic bytes")
+    decoder = StreamingBinaryDecoder(data)
+    header = construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(decoder)
+    while decoder.tell() < len(data):
+        decoder.read_int()  # the number of records
+        decoder.skip(decoder.read_int())
+        if decoder.read(SYNC_SIZE) != header.sync:
+            raise ValueError("a block does not end with the sync marker")

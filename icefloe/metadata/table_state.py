@@ -1,4 +1,4 @@
-"""A table as one statement sees it."""
+"""The state of a table that one statement reads, and changes of its metadata."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAIN = "main"
 @masked_repr
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """Metadata of a table at one moment, and the snapshot that is read."""
+    """Metadata of a table, and the snapshot of it that a statement reads."""
 
     name: str
     metadata: TableMetadata = field(repr=False)  # has the table's properties as they are
@@ -49,12 +49,12 @@ class TableState:
 
     @property
     def alias(self) -> str:
-        """What stands before the table's columns in the statement's texts."""
+        """The qualifier of the table's columns in the statement's texts."""
         return self.called or self.name.rpartition(".")[2]
 
     @property
     def snapshot_id(self) -> int | None:
-        """The snapshot that is read; None when the table has none yet."""
+        """The snapshot that is read; None if the table has none yet."""
         return self.snapshot.snapshot_id if self.snapshot else None
 
     @property
@@ -69,7 +69,7 @@ class TableState:
 
 
 def state_of(table: IcebergTable, name: str, branch: str = MAIN) -> TableState:
-    """The newest state of a branch; a branch that is not there yet starts at main."""
+    """The current state of a branch; a branch that does not exist yet starts at main."""
     metadata = table.metadata
     own = metadata.properties
     register({key: value for key, value in table.io.properties.items() if key not in own})
@@ -82,12 +82,12 @@ def state_of(table: IcebergTable, name: str, branch: str = MAIN) -> TableState:
     ref = metadata.refs.get(branch)
     if ref is not None and ref.snapshot_ref_type != "branch":
         raise StatementError(f"{branch!r} is a tag of {name}, not a branch: it cannot be changed.")
-    at = metadata.snapshot_by_name(branch) if ref else metadata.current_snapshot()
+    snapshot = metadata.snapshot_by_name(branch) if ref else metadata.current_snapshot()
     return TableState(
         name=name,
         metadata=metadata,
         io=table.io,
-        snapshot=at,
+        snapshot=snapshot,
         schema=metadata.schema(),
         settings=Settings.of(metadata.properties),
         branch=branch,
@@ -98,49 +98,51 @@ def at_snapshot(state: TableState, snapshot_id: int) -> TableState:
     """The table as of a snapshot, with the schema it had then."""
     snapshot = state.metadata.snapshot_by_id(snapshot_id)
     if snapshot is None:
-        known = ", ".join(str(s.snapshot_id) for s in state.metadata.snapshots[-5:])
+        newest = ", ".join(str(s.snapshot_id) for s in state.metadata.snapshots[-5:])
         raise StatementError(
-            f"{state.name} has no snapshot {snapshot_id}. The newest are: {known or '(none)'}."
+            f"{state.name} has no snapshot {snapshot_id}. The newest are: {newest or '(none)'}."
         )
     schemas = {schema.schema_id: schema for schema in state.metadata.schemas}
     schema = schemas.get(snapshot.schema_id or 0, state.schema)
     return replace(state, snapshot=snapshot, schema=schema)
 
 
-def snapshot_as_of(state: TableState, moment: datetime) -> int:
-    """The snapshot that was current at `moment`; a naive datetime is local time."""
-    millis = moment.astimezone(UTC).timestamp() * 1000
+def snapshot_as_of(state: TableState, timestamp: datetime) -> int:
+    """The snapshot that was current at `timestamp`; a naive datetime is local time."""
+    millis = timestamp.astimezone(UTC).timestamp() * 1000
     log = state.metadata.snapshot_log
     entries = [e for e in log if e.timestamp_ms <= millis]
     if not entries:
-        raise StatementError(f"{state.name} has no snapshot as old as {moment.isoformat()}.")
-    found = entries[-1].snapshot_id
-    if len(entries) < len(log) and _is_gap(state.metadata, found, log[len(entries)].snapshot_id):
+        raise StatementError(f"{state.name} has no snapshot as old as {timestamp.isoformat()}.")
+    snapshot_id = entries[-1].snapshot_id
+    if len(entries) < len(log) and _is_gap(
+        state.metadata, snapshot_id, log[len(entries)].snapshot_id
+    ):
         raise StatementError(
-            f"The snapshot that {state.name} had at {moment.isoformat()} has expired. The newest "
-            f"kept one before it is {found}: read that with snapshot_id, if it will do."
+            f"The snapshot that {state.name} had at {timestamp.isoformat()} has expired. The "
+            f"newest earlier one is {snapshot_id}: read it with snapshot_id={snapshot_id}."
         )
-    return found
+    return snapshot_id
 
 
 def _is_gap(metadata: TableMetadata, before: int, after: int) -> bool:
-    """Whether snapshots between two of the log were expired: the second's parent is not known.
+    """Whether snapshots between two of the log have expired: the second's parent is missing.
 
-    Rolled back to and fro, the same one comes twice in a row.
+    After rollbacks back and forth the same snapshot may be in the log twice in a row.
     """
     old, new = metadata.snapshot_by_id(before), metadata.snapshot_by_id(after)
     if old is None or new is None or before == after:
         return before == after
     parent = new.parent_snapshot_id
     lost = parent is None or metadata.snapshot_by_id(parent) is None
-    # Format version 1 has no sequence numbers, so that any of its gaps may be one.
+    # Format version 1 has no sequence numbers, so a missing parent always counts as a gap.
     return lost and (
         not new.sequence_number or new.sequence_number > (old.sequence_number or 0) + 1
     )
 
 
 def ancestors(metadata: TableMetadata, snapshot: Snapshot | None) -> Iterator[Snapshot]:
-    """A snapshot and its parents, newest first, as far as history is kept."""
+    """A snapshot and its parents, newest first, as far as they have not expired."""
     while snapshot is not None:
         yield snapshot
         parent = snapshot.parent_snapshot_id
@@ -153,8 +155,8 @@ def metadata_folder(metadata: TableMetadata) -> str:
 
 
 def _folder(metadata: TableMetadata, key: str, default: str) -> str:
-    chosen = metadata.properties.get(key) or f"{metadata.location.rstrip('/')}/{default}"
-    return chosen.rstrip("/")
+    folder = metadata.properties.get(key) or f"{metadata.location.rstrip('/')}/{default}"
+    return folder.rstrip("/")
 
 
 # -------------------------------------------------------------------------------------------------
@@ -206,13 +208,13 @@ class MetadataUpdates:
 
 
 # -------------------------------------------------------------------------------------------------
-# Whether files written under one schema can be read under a later one.
+# Whether files of one schema can be read with a later one
 
 
 def unreadable_columns(written: Schema, current: Schema) -> list[str]:
-    """Columns of `current` that files of `written` cannot give: new and required, or retyped.
+    """Columns of `current` that files of `written` cannot provide: new and required, or retyped.
 
-    Dropped, renamed, added optional and promoted columns are read by field id and do no harm.
+    Dropped, renamed, added optional and promoted columns are no problem: columns are read by id.
     """
     if written.schema_id == current.schema_id:
         return []
@@ -232,7 +234,7 @@ def _promotes(before: IcebergType, now: IcebergType) -> bool:
     if before == now:
         return True
     if not isinstance(now, PrimitiveType):
-        # Nested changes are by field id as well; a changed kind of nesting is a new column.
+        # Nested fields are read by id too; another kind of nesting is a new column.
         return type(before) is type(now)
     try:
         promote(before, now)
@@ -242,10 +244,10 @@ def _promotes(before: IcebergType, now: IcebergType) -> bool:
 
 
 # -------------------------------------------------------------------------------------------------
-# Metadata files of a commit: whether they failed to be written, and which old ones are deleted.
+# Metadata files of a commit
 
 _METADATA_FILES = "pyiceberg.serializers"  # reads and writes metadata files, and nothing else
-_WRITE = "_write_metadata"  # of catalogs that write them in this process
+_WRITE = "_write_metadata"  # of catalogs that write metadata files in this process
 _DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 _METADATA_FILE = re.compile(r"[^?#]+\.metadata\.json(\.gz)?")
 
@@ -274,9 +276,9 @@ def _is_in(folder: str, location: str) -> bool:
 
 
 def is_of_metadata_file(error: OSError) -> bool:
-    """Whether an error came while a metadata file was written or read, before the pointer moves.
+    """Whether an error was raised while a metadata file was read or written, before the swap.
 
-    Its class does not say: a connection to the catalog may break with any kind of OSError.
+    The class does not show it: a connection to the catalog may fail with any kind of OSError.
     """
     trace = error.__traceback__
     while trace is not None:

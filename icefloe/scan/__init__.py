@@ -1,1 +1,1 @@
-"""The live rows of data files."""
+"""Read the live rows of data files with Spark."""

@@ -1,8 +1,7 @@
-"""Keep Spark from skipping row groups by bounds that leave NaN out.
+"""How the columns of data files are read.
 
-Parquet writers leave NaN out of a column's bounds, while Spark takes NaN for the largest number:
-a row group of [1.0, NaN] has the upper bound 1.0, and `x > 100` would skip it and lose the NaN.
-Conditions on such columns are therefore kept from Spark's Parquet filters.
+Columns with NaN are kept from Spark's Parquet filters; columns are read by field id under names of
+their own where a name may have been reused; files without field ids follow the name mapping.
 """
 
 from __future__ import annotations
@@ -37,11 +36,18 @@ from icefloe.spark import columns
 from icefloe.spark.columns import quote, quoted
 from icefloe.storage.files import open_input
 
+# -------------------------------------------------------------------------------------------------
+# Columns that may have NaN
+#
+# Parquet writers leave NaN out of a column's bounds, while Spark takes NaN for the largest number:
+# a row group of [1.0, NaN] has the upper bound 1.0, and `x > 100` would skip it and lose the NaN.
+# Conditions on such columns must not become Parquet filters.
+
 _NAN = float("nan")
 
 
 def may_hide_nans(schema: Schema, files: Sequence[DataFile]) -> set[int]:
-    """The top-level columns that may hold NaN in one of the files, as far as metrics tell."""
+    """The top-level columns that may have NaN in one of the files, by their metrics."""
     return {
         field.field_id
         for field in schema.fields
@@ -80,13 +86,13 @@ def _may_have_nan(field_id: int, file: DataFile) -> bool:
 
 
 # -------------------------------------------------------------------------------------------------
-# The names under which columns are read from data files.
+# Names under which columns are read
 
 
 def names_may_be_reused(state: TableState) -> bool:
-    """Whether a file's names may differ from the schema's, in their case too.
+    """Whether a file's column names may differ from the schema's, in their case too.
 
-    Schemas are numbered from 0: where one is missing, nobody knows what it called its columns.
+    Schemas are numbered from 0; the column names of a missing one are unknown.
     """
     schemas = state.metadata.schemas
     numbers = {schema.schema_id for schema in schemas}
@@ -98,14 +104,14 @@ def names_may_be_reused(state: TableState) -> bool:
 
 
 def by_id_alone(schema: Schema) -> T.StructType:
-    """The Spark schema with ids, under names made of them."""
+    """The Spark schema with ids, in which columns are named by their ids."""
     renamed = _renamed(spark_schema(schema, with_ids=True))
     assert isinstance(renamed, T.StructType)  # noqa: S101 - a struct stays one
     return renamed
 
 
 def under_own_name(field: NestedField) -> Column:
-    """A column read by `by_id_alone`, under the table's names again."""
+    """A column that was read with `by_id_alone`, under the table's name."""
     column = F.col(columns.read_as(field.field_id))
     if not isinstance(field.field_type, PrimitiveType):
         column = column.cast(nullable(spark_type(field.field_type)))
@@ -137,12 +143,12 @@ def _renamed(kind: T.DataType) -> T.DataType:
 
 
 def nullable(kind: T.DataType) -> T.DataType:
-    """The type as Spark reads it from files, where everything may be NULL."""
+    """The type as Spark reads it from files, where every value may be NULL."""
     return kind.toNullable() if isinstance(kind, (T.StructType, T.ArrayType, T.MapType)) else kind
 
 
 # -------------------------------------------------------------------------------------------------
-# Data files without field ids: their columns are found by the table's name mapping.
+# Data files without field ids, read by the table's name mapping
 
 _THREADS = 16
 _ABSENT = "_icefloe_absent"
@@ -150,7 +156,7 @@ _ABSENT = "_icefloe_absent"
 
 @dataclass(frozen=True)
 class PhysicalLayout:
-    """How a file without field ids is read: its own column names, in the table's order."""
+    """The column names of a file without field ids, in the table's order."""
 
     spark_schema: T.StructType
 
@@ -160,8 +166,8 @@ class PhysicalLayout:
     def columns(self, schema: Schema) -> list[Column]:
         """The file's columns under the table's names and types."""
         return [
-            quoted(stored.name).cast(nullable(spark_type(wanted.field_type))).alias(wanted.name)
-            for stored, wanted in zip(self.spark_schema.fields, schema.fields, strict=True)
+            quoted(stored.name).cast(nullable(spark_type(column.field_type))).alias(column.name)
+            for stored, column in zip(self.spark_schema.fields, schema.fields, strict=True)
         ]
 
 
@@ -174,9 +180,9 @@ def physical_layouts(state: TableState, paths: Sequence[str]) -> dict[str, Physi
     with ThreadPoolExecutor(_THREADS) as pool:
         schemas = list(pool.map(lambda path: _arrow_schema(state, path), paths))
     return {
-        path: PhysicalLayout(_layout(state.schema, mapping, found))
-        for path, found in zip(paths, schemas, strict=True)
-        if not _has_ids(found)
+        path: PhysicalLayout(_layout(state.schema, mapping, stored))
+        for path, stored in zip(paths, schemas, strict=True)
+        if not _has_ids(stored)
     }
 
 
@@ -189,41 +195,41 @@ def _has_ids(schema: pa.Schema) -> bool:
     return any((field.metadata or {}).get(b"PARQUET:field_id") for field in schema)
 
 
-def _layout(schema: Schema, mapping: NameMapping, found: pa.Schema) -> T.StructType:
+def _layout(schema: Schema, mapping: NameMapping, stored: pa.Schema) -> T.StructType:
     names = {m.field_id: m for m in mapping.root if m.field_id is not None}
     return T.StructType(
-        [_field(field, names.get(field.field_id), list(found)) for field in schema.fields]
+        [_field(field, names.get(field.field_id), list(stored)) for field in schema.fields]
     )
 
 
-def _field(field: NestedField, mapped: MappedField | None, found: list[pa.Field]) -> T.StructField:
-    """The stored column of a table field; a name no file has where it is absent."""
+def _field(
+    field: NestedField, mapped: MappedField | None, candidates: list[pa.Field]
+) -> T.StructField:
+    """The stored column of a table field; one under a name that no file has if it is absent."""
     # A MappedField without children is falsy.
     accepted = set(mapped.names) if mapped is not None else set()
-    stored = next((f for f in found if f.name in accepted), None)
+    stored = next((f for f in candidates if f.name in accepted), None)
     if stored is None:
         return T.StructField(f"{_ABSENT}_{field.field_id}", spark_type(field.field_type))
     children = list(mapped.fields) if mapped is not None else []
     return T.StructField(stored.name, _type(field.field_type, children, stored.type))
 
 
-def _type(wanted: IcebergType, mapped: list[MappedField], stored: pa.DataType) -> T.DataType:
+def _type(kind: IcebergType, mapped: list[MappedField], stored: pa.DataType) -> T.DataType:
     by_id = {m.field_id: m for m in mapped if m.field_id is not None}
-    if isinstance(wanted, StructType) and pa.types.is_struct(stored):
-        found = [stored.field(i) for i in range(stored.num_fields)]
-        return T.StructType([_field(f, by_id.get(f.field_id), found) for f in wanted.fields])
-    if isinstance(wanted, ListType) and (
-        pa.types.is_list(stored) or pa.types.is_large_list(stored)
-    ):
-        inner = by_id.get(wanted.element_id)
+    if isinstance(kind, StructType) and pa.types.is_struct(stored):
+        fields = [stored.field(i) for i in range(stored.num_fields)]
+        return T.StructType([_field(f, by_id.get(f.field_id), fields) for f in kind.fields])
+    if isinstance(kind, ListType) and (pa.types.is_list(stored) or pa.types.is_large_list(stored)):
+        inner = by_id.get(kind.element_id)
         children = list(inner.fields) if inner is not None else []
-        return T.ArrayType(_type(wanted.element_type, children, stored.value_type))
-    if isinstance(wanted, MapType) and pa.types.is_map(stored):
-        key, value = by_id.get(wanted.key_id), by_id.get(wanted.value_id)
+        return T.ArrayType(_type(kind.element_type, children, stored.value_type))
+    if isinstance(kind, MapType) and pa.types.is_map(stored):
+        key, value = by_id.get(kind.key_id), by_id.get(kind.value_id)
         return T.MapType(
-            _type(wanted.key_type, list(key.fields) if key is not None else [], stored.key_type),
+            _type(kind.key_type, list(key.fields) if key is not None else [], stored.key_type),
             _type(
-                wanted.value_type, list(value.fields) if value is not None else [], stored.item_type
+                kind.value_type, list(value.fields) if value is not None else [], stored.item_type
             ),
         )
-    return spark_type(wanted)
+    return spark_type(kind)

@@ -1,6 +1,6 @@
-"""Which file a row is of, as a number: between steps, rows need not carry the file's URI.
+"""Short keys that identify a row's file between the steps of a statement.
 
-A URI in every row is most of what a large MERGE shuffles.
+File URIs would be most of the bytes that a large MERGE shuffles.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from icefloe.tasks.messages import FileKey
 
 @dataclass(frozen=True, slots=True)
 class FileKeys:
-    """The files of a statement by their keys: checksums of their URIs, or these."""
+    """The files of a statement by key: a checksum of the URI, or the URI if checksums collide."""
 
     files: Mapping[FileKey, Candidate]
     are_numbers: bool = True
 
     @staticmethod
     def of(candidates: Iterable[Candidate]) -> FileKeys:
-        """Keys that tell all of these files apart."""
+        """Keys that are unique among these files."""
         candidates = tuple(candidates)
         refuse_unplain(candidates)
         uris: dict[FileKey, Candidate] = {spark_uri(c.path): c for c in candidates}
@@ -54,46 +54,46 @@ class FileKeys:
 
     @property
     def expression(self) -> str:
-        """The key of a row that has its file's URI."""
-        made = f"crc32({columns.FILE})" if self.are_numbers else columns.FILE
-        return f"{made} AS {columns.FILE}"
+        """SQL for the key of a row that has its file's URI."""
+        key = f"crc32({columns.FILE})" if self.are_numbers else columns.FILE
+        return f"{key} AS {columns.FILE}"
 
     def in_place_of_uris(self, rows: DataFrame) -> DataFrame:
-        """The rows, with keys where they had URIs."""
+        """The rows, with keys instead of URIs."""
         return rows.withColumn(columns.FILE, F.expr(self.expression))
 
     def place_among(self, candidates: Iterable[Candidate]) -> Column:
-        """Which of these files a row with a key is of, from 0; NULL for a row without a file."""
+        """The index of a row's file in `candidates`; NULL for a row without a file."""
         keys = self.of_files(candidates)
         if self.are_numbers:
-            every = F.expr(f"array({', '.join(f'{key}L' for key in keys)})")
+            all_keys = F.expr(f"array({', '.join(f'{key}L' for key in keys)})")
         else:  # a URI has no line breaks; Spark splits the text once
-            every = F.split(F.lit("\n".join(map(str, keys))), "\n")
-        return (F.array_position(every, F.col(columns.FILE)) - 1).cast("int")
+            all_keys = F.split(F.lit("\n".join(map(str, keys))), "\n")
+        return (F.array_position(all_keys, F.col(columns.FILE)) - 1).cast("int")
 
 
 def _number(uri: str) -> int:
-    """The checksum of a URI, as Spark's `crc32` has it."""
+    """The checksum of a URI, as Spark's `crc32` computes it."""
     return crc32(uri.encode())
 
 
 def refuse_unplain(candidates: Iterable[Candidate]) -> None:
-    """Refuse files whose rows cannot be told from those of others.
+    """Refuse files whose rows cannot be identified.
 
-    Spark reports a file by its plain path: rows of `a/../b` would be those of no file.
+    Spark reports a file by its normalized path, so rows of `a/../b` would belong to no file.
     """
     for candidate in candidates:
         if _is_unplain(candidate.path):
             raise UnsupportedTableError(
                 f"The table's metadata names the file {candidate.path}: a path with '.' or '..' in "
                 "it may lead to another table's folder. icefloe changes no rows of such a file, "
-                "and reads it only where no deletes apply, '_file' is not asked for and no other "
+                "and reads it only if no deletes apply, '_file' is not selected and no other "
                 "path names the same file. Compact the table with the engine that wrote it."
             )
 
 
 def refuse_second_names(candidates: Sequence[Candidate]) -> None:
-    """Refuse to read a file under two names at once: Spark would give its rows once."""
+    """Refuse to read a file under two names at once: Spark would return its rows once."""
     if any(_is_unplain(candidate.path) for candidate in candidates):
         plain = {normpath(spark_uri(candidate.path)) for candidate in candidates}
         if len(plain) < len(candidates):
@@ -105,9 +105,9 @@ def _is_unplain(location: str) -> bool:
 
 
 # -------------------------------------------------------------------------------------------------
-# Rows to the tasks of their files: each file has a task of its own, while there are not too many.
+# Distribution of rows to tasks by file
 
-_MOST_NUMBERED = 64  # files, through which every row looks for its own
+_MAX_LISTED_FILES = 64  # every row searches the list of keys for its own
 
 
 def by_file(
@@ -118,15 +118,16 @@ def by_file(
     new: Sequence[str] = (),
     tasks: int = 0,
 ) -> DataFrame:
-    """Bring rows of a file, told by its key, together in at most `most` tasks.
+    """Send all rows of a file, identified by its key, to one of at most `most` tasks.
 
-    Rows without a file go to `tasks` further ones, by the columns `new`.
+    Each file has a task of its own unless there are too many. Rows without a file are spread over
+    `tasks` more tasks by the columns `new`.
     """
-    wanted = max(1, min(len(files) + tasks, most))
-    if len(files) > min(_MOST_NUMBERED, wanted):
-        return rows.repartition(wanted, columns.FILE, *new)
+    partitions = max(1, min(len(files) + tasks, most))
+    if len(files) > min(_MAX_LISTED_FILES, partitions):
+        return rows.repartition(partitions, columns.FILE, *new)
     number = keys.place_among(files)
     if tasks:
         spread = F.pmod(F.hash(*new), F.lit(tasks)) if new else F.lit(0)
         number = F.coalesce(number, F.lit(len(files)) + spread)
-    return rows.repartitionById(wanted, number)
+    return rows.repartitionById(partitions, number)

@@ -1,9 +1,9 @@
 """A scan that fails, instead of returning NULLs, once its session no longer reads by field id.
 
-Spark looks at `spark.sql.parquet.fieldId.read.enabled` when a query runs, which may be long after
-the scan was made. Columns that are read under names no file has would all be NULL without it. So
-such a scan carries a scalar subquery, which Spark runs before anything else: it reads one value
-that is known to be there, the same way, and raises an error where it gets NULL.
+Spark reads `spark.sql.parquet.fieldId.read.enabled` when a query runs, which may be long after the
+scan was created. Without it, columns that are read under names that no file has would all be NULL.
+Such a scan therefore has a scalar subquery, which Spark runs first: it reads a value that provably
+exists in the same way, and raises an error if it gets NULL.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FIELD_ID = b"PARQUET:field_id"
 
 @dataclass(frozen=True, slots=True)
 class _Proof:
-    """A column of a file that has a value: in every row, or in some."""
+    """A column of a file that provably has a value: in every row, or in some."""
 
     candidate: Candidate
     field: NestedField
@@ -40,21 +40,21 @@ class _Proof:
 
     @property
     def cost(self) -> tuple[bool, int]:
-        """What to compare by: one row is read, or all of the column."""
+        """Sort key: first columns of which one row is read, then the smallest."""
         return not self.in_every_row, self.bytes
 
 
 def guarded(scan: Scan, rows: DataFrame) -> DataFrame:
-    """The rows of a scan, which fail to be read where the session reads columns by name."""
+    """The rows of a scan; reading them fails if the session reads columns by name."""
     if not _depends_on_setting(scan):
         return rows
     proof = _proof(scan)
-    # Without a proof every value of every file is NULL: then so is what is read either way.
+    # Without a proof every value of every file is NULL, and reading by name returns the same.
     return rows if proof is None else rows.filter(_check(scan, proof).scalar())
 
 
 def _depends_on_setting(scan: Scan) -> bool:
-    """Whether columns are read under names that no file has: the table's, or deleted keys."""
+    """Whether columns, or the keys of equality deletes, are read under names that no file has."""
     deletes_by_key = any(candidate.equality_deletes for candidate in scan.candidates)
     return names_may_be_reused(scan.state) or deletes_by_key
 
@@ -66,15 +66,14 @@ def _check(scan: Scan, proof: _Proof) -> DataFrame:
     lost = F.raise_error(F.lit(LOST_SETTING)).cast("boolean")
     if proof.in_every_row:
         return rows.limit(1).select(F.when(column.isNotNull(), F.lit(True)).otherwise(lost))
-    found = rows.agg(F.max(column.isNotNull()).alias("found"))
-    return found.select(F.when(F.col("found"), F.lit(True)).otherwise(lost))
+    value = rows.agg(F.max(column.isNotNull()).alias("exists"))
+    return value.select(F.when(F.col("exists"), F.lit(True)).otherwise(lost))
 
 
 def _proof(scan: Scan) -> _Proof | None:
-    """A value to look at: by the manifests, or where they do not say, by the files themselves.
+    """A value to read: by the manifests, or if they lack counts, by the files themselves.
 
-    The first file that has a value in every row of some column will do. None where every value of
-    every file is NULL.
+    Prefers the first file with a column without NULLs. None if every value of every file is NULL.
     """
     fields = scan.state.schema.fields
     files = [c for c in scan.read_by_id if c.live.rows]
@@ -87,12 +86,12 @@ def _proof(scan: Scan) -> _Proof | None:
         some += proofs
     if some:
         return min(some, key=lambda proof: proof.cost)
-    found = (_by_reading(scan, c, fields) for c in sorted(files, key=lambda c: c.live.size))
-    return next((proof for proof in found if proof is not None), None)
+    read = (_by_reading(scan, c, fields) for c in sorted(files, key=lambda c: c.live.size))
+    return next((proof for proof in read if proof is not None), None)
 
 
 def _by_metadata(candidate: Candidate, field: NestedField) -> _Proof | None:
-    """What the counts of NULLs say of a column: of a struct, those of its fields."""
+    """A proof by the NULL counts of a column, or of the fields of a struct."""
     file = candidate.live.file
     ids = [leaf.field_id for leaf in leaves(Schema(field)).values() if not leaf.repeated]
     counts = [(file.null_value_counts or {}).get(i) for i in ids]
@@ -104,7 +103,7 @@ def _by_metadata(candidate: Candidate, field: NestedField) -> _Proof | None:
 
 
 def _by_reading(scan: Scan, candidate: Candidate, fields: Sequence[NestedField]) -> _Proof | None:
-    """The first column of a file that has a value, as far as the manifest leaves it open."""
+    """The first column of a file with a value, among those without NULL counts."""
     nulls, rows = candidate.live.file.null_value_counts or {}, candidate.live.rows
     with open_input(scan.state.io, candidate.path) as source:
         file = pq.ParquetFile(source)

@@ -1,7 +1,7 @@
-"""Row counts of files: live rows, and whether files have the rows that the metadata says.
+"""Row counts of files: their live rows, and whether they have as many rows as the metadata says.
 
-Readers take a footer's word for it. Of a file whose footer lost rows, a rewriting would lose them
-for good, and a MERGE would insert them a second time; of a file with deletes, gone rows come back.
+Readers rely on a file's footer. If a footer has lost rows, a rewrite would lose them for good, a
+MERGE would insert them a second time, and rows that a lost delete file deleted would reappear.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _THREADS = 16
 
 
 def count_live_rows(scan: Scan) -> int:
-    """How many rows the files of a scan still have; Spark counts only below equality deletes."""
+    """Live rows of the files of a scan; Spark counts only files with equality deletes."""
     by_metadata = [c for c in scan.candidates if not c.equality_deletes]
     by_spark = [c for c in scan.candidates if c.equality_deletes]
     rows = sum(scan.live_rows(c) for c in by_metadata)
@@ -44,7 +44,7 @@ def count_rows_of_files(
     data: Sequence[LiveFile],
     deletes: Sequence[LiveFile],
 ) -> int:
-    """How many rows some data files have that none of these deletes removes."""
+    """Rows of some data files that none of these deletes deletes."""
     index = DeleteIndex.of(tuple(deletes), unpartitioned_specs(state.metadata))
     candidates = [
         Candidate(file, index.position_deletes(file), index.equality_deletes(file)) for file in data
@@ -54,21 +54,20 @@ def count_rows_of_files(
 
 @contextmanager
 def verify_row_counts(scan: Scan, candidates: Sequence[Candidate]) -> Iterator[None]:
-    """Work with files; at the end a StorageError if one lacks rows, its equality deletes included.
+    """Run the block while the footers of its files are read, equality deletes included.
 
-    A SetupError if the session no longer reads them by field id.
-
-    Their footers are read meanwhile.
+    Raises StorageError after the block if a file lacks rows, and SetupError if the session no
+    longer reads by field id.
     """
     io = scan.state.io
     files = {f.path: f for c in candidates for f in (c.live, *c.equality_deletes)}
     pool = ThreadPoolExecutor(_THREADS)
     try:
-        looks = [pool.submit(_check, io, file) for file in files.values()]
+        checks = [pool.submit(_check, io, file) for file in files.values()]
         with reading_by_id(scan.spark):
             yield
-        for look in looks:
-            look.result()
+        for check in checks:
+            check.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
@@ -79,11 +78,11 @@ def _check(io: FileIO, file: LiveFile) -> None:
 
 
 def _rows(path: str, source: pa.NativeFile) -> int:
-    """The rows of all row groups, by which Spark reads; not what the footer says of the file."""
+    """The rows of all row groups, which is what Spark reads; the footer's total may differ."""
     try:
         footer = pq.read_metadata(source)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeError):
-        # A schema that PyArrow does not take, Spark may: ours is slower, and has no opinion on it.
+        # Spark may read a schema that PyArrow rejects: our slower reader ignores the schema.
         size = source.size()
         file = open_parquet(path, size, lambda at, length: source.read_at(length, at))
         return sum(group_rows(group) for group in file.groups)

@@ -1,8 +1,8 @@
-"""Live rows of chosen data files as a DataFrame: Spark's Parquet reader by field id, less deletes.
+"""Live rows of data files as a DataFrame: Spark's Parquet reader by field id, without deleted rows.
 
-Files without deletes are read as they are. For the others a small table of facts per file (bitmap
-words of deleted positions, sequence number, partition) is broadcast and looked up by file path;
-equality deletes are null-safe anti-joins limited to older files of the same partition.
+Files without deletes are read as they are. For the others a small table with one row per file
+(bitmap words of deleted positions, sequence number, partition) is broadcast and joined by file
+size or path; equality deletes are null-safe anti-joins limited to older files of the partition.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from icefloe.storage.locations import spark_location, spark_uri
 
 _KEY_SEQUENCE = f"{columns.PREFIX}key_sequence"
 _KEY_PARTITION = f"{columns.PREFIX}key_partition"
-# What Spark tells of a row's place, by our names.
-_PLACE = {columns.FILE: "_metadata.file_path", columns.POS: "_metadata.row_index"}
+# Spark's metadata columns for the file and position of a row, by our names.
+_POSITION = {columns.FILE: "_metadata.file_path", columns.POS: "_metadata.row_index"}
 _SIZE = {columns.SIZE: "_metadata.file_size"}
-_UNKNOWN = "icefloe lost track of the file %s (%d bytes)"
-_CHANGED = "%s has %d bytes, not as many as the metadata of the table says: it was changed in place"
+_UNKNOWN = "Spark read a file that is not part of the scan: %s (%d bytes)"
+_CHANGED = "%s has %d bytes, another size than in the table metadata: it was changed in place"
 
 
 @dataclass(frozen=True)
@@ -61,27 +61,27 @@ class Scan:
     state: TableState
     candidates: tuple[Candidate, ...]
     deleted: Mapping[str, BitMap64] = field(default_factory=dict)  # by data file location
-    # What each position-delete file names, by its location.
+    # The deleted positions of each position-delete file, by its location.
     delete_contents: Mapping[str, Deleted] = field(default_factory=dict)
 
     @classmethod
     def of(cls, spark: SparkSession, state: TableState, candidates: Sequence[Candidate]) -> Scan:
-        """Read the position deletes of the files, so that rows can be told apart."""
+        """Read the position deletes of the files."""
         contents = read_position_deletes(
             state.io, (delete for c in candidates for delete in c.position_deletes)
         )
-        named = {c.path: _of_file(c, contents) for c in candidates if c.position_deletes}
-        deleted = {path: positions for path, positions in named.items() if positions}
+        by_file = {c.path: _of_file(c, contents) for c in candidates if c.position_deletes}
+        deleted = {path: positions for path, positions in by_file.items() if positions}
         return cls(spark, state, tuple(candidates), deleted, contents)
 
     @cached_property
     def keys(self) -> FileKeys:
-        """What rows have in place of their files' URIs on their way through a statement."""
+        """The keys that replace file URIs in the rows of a statement."""
         return FileKeys.of(self.candidates)
 
     @cached_property
     def _layouts(self) -> dict[str, PhysicalLayout]:
-        """Layouts of files without field ids; footers are read where the table has a mapping."""
+        """Layouts of files without field ids; footers are read if the table has a name mapping."""
         return physical_layouts(self.state, [c.path for c in self.candidates])
 
     def restrict_to(self, candidates: Sequence[Candidate]) -> Scan:
@@ -93,7 +93,7 @@ class Scan:
         return self._rows(None)
 
     def plain_rows(self) -> DataFrame:
-        """Live rows with the table's columns alone, which is cheaper to read."""
+        """Live rows with the table's columns only, which are cheaper to read."""
         names = [field.name for field in self.state.schema.fields]
         return self._rows(None, with_positions=False).selectExpr(*map(quote, names))
 
@@ -103,7 +103,7 @@ class Scan:
         return marked.filter(F.col(columns.SELECTED)).drop(columns.SELECTED)
 
     def rows_marked(self, positions: Mapping[str, BitMap64]) -> DataFrame:
-        """Live rows, with a column that tells whether each is at one of these positions."""
+        """Live rows, with a column that marks those at these positions."""
         return self._rows(positions)
 
     def _rows(
@@ -120,33 +120,33 @@ class Scan:
                 candidate
             )
         parts = [
-            self._judged(files, layout, only)
+            self._filtered(files, layout, only)
             if needs_facts
-            else self._read(files, layout, [], _PLACE if with_positions else {})
+            else self._read(files, layout, [], _POSITION if with_positions else {})
             for (needs_facts, layout), files in groups.items()
         ]
         return reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
 
     @property
     def may_be_declined(self) -> bool:
-        """Whether tasks may not be able to carry the columns of files over as they are."""
+        """Whether tasks may be unable to copy the columns of files as they are."""
         nested = any(not f.field_type.is_primitive for f in self.state.schema.fields)
         evolved = nested and len(self.state.metadata.schemas) > 1
         return evolved or bool(self._layouts)
 
     def live_rows(self, candidate: Candidate) -> int:
-        """Rows of a file that position deletes leave; equality deletes are not counted."""
+        """Rows of a file without its position deletes; equality deletes are not counted."""
         return candidate.live.rows - len(self.deleted.get(candidate.path, ()))
 
-    def _judged(
+    def _filtered(
         self,
         files: list[Candidate],
         layout: PhysicalLayout | None,
         only: Mapping[str, BitMap64] | None,
     ) -> DataFrame:
-        """Rows of files that have deletes, or of which some positions are wanted."""
-        rows = self._read(files, layout, self._hidden_fields(files), {**_PLACE, **_SIZE})
-        key = _told_apart_by(files)
+        """Live rows of files that have deletes, or of which only some positions are read."""
+        rows = self._read(files, layout, self._hidden_fields(files), {**_POSITION, **_SIZE})
+        key = _file_column(files)
         if key == columns.FILE:
             refuse_unplain(files)
         rows = _with_facts(rows, self._facts(files, only), key)
@@ -158,11 +158,11 @@ class Scan:
         return rows.selectExpr(*visible)
 
     def _no_rows(self, *, marked: bool) -> DataFrame:
-        wanted = spark_schema(self.state.schema)
-        wanted = wanted.add(columns.FILE, T.StringType()).add(columns.POS, T.LongType())
+        schema = spark_schema(self.state.schema)
+        schema = schema.add(columns.FILE, T.StringType()).add(columns.POS, T.LongType())
         if marked:
-            wanted = wanted.add(columns.SELECTED, T.BooleanType())
-        return self.spark.createDataFrame([], wanted)
+            schema = schema.add(columns.SELECTED, T.BooleanType())
+        return self.spark.createDataFrame([], schema)
 
     def _read(
         self,
@@ -174,35 +174,36 @@ class Scan:
         refuse_second_names(files)
         schema = self.state.schema
         fields = (*schema.fields, *hidden)
-        # Spark takes `coalesce` of one value away again, but the field's id is not on its result.
-        chosen: list[str | Column] = [
+        # Spark optimizes `coalesce` of one value away, but its result has no field id.
+        outputs: list[str | Column] = [
             f"coalesce({quote(field.name)}) AS {quote(field.name)}" for field in fields
         ]
         if layout:
-            wanted, chosen = layout.spark_schema, list(layout.columns(schema))
+            read_schema, outputs = layout.spark_schema, list(layout.columns(schema))
         elif names_may_be_reused(self.state):
-            wanted, chosen = by_id_alone(Schema(*fields)), [under_own_name(f) for f in fields]
+            read_schema = by_id_alone(Schema(*fields))
+            outputs = [under_own_name(f) for f in fields]
         else:
-            wanted = spark_schema(Schema(*fields), with_ids=True)
-        rows = self.parquet(wanted, [candidate.path for candidate in files])
+            read_schema = spark_schema(Schema(*fields), with_ids=True)
+        rows = self.parquet(read_schema, [candidate.path for candidate in files])
         hidden_nans = may_hide_nans(schema, [candidate.live.file for candidate in files])
-        for place, field_ in enumerate(schema.fields):
+        for index, field_ in enumerate(schema.fields):
             if field_.field_id in hidden_nans:
-                column = chosen[place]
+                column = outputs[index]
                 column = quoted(field_.name) if isinstance(column, str) else column
-                chosen[place] = guarded(column, field_).alias(field_.name)
-        return selected(rows, [*chosen, *(f"{m} AS {name}" for name, m in metadata.items())])
+                outputs[index] = guarded(column, field_).alias(field_.name)
+        return selected(rows, [*outputs, *(f"{m} AS {name}" for name, m in metadata.items())])
 
     @property
     def read_by_id(self) -> list[Candidate]:
-        """Files whose columns are found by field id; of others it is known what they are called."""
+        """Files whose columns are found by field id, not by a name mapping."""
         return [c for c in self.candidates if c.path not in self._layouts]
 
     def parquet(self, schema: T.StructType, paths: list[str]) -> DataFrame:
-        """Spark's reader over exactly these files: no globs, no partitions out of folder names.
+        """Read exactly these files with Spark: no globs, no partition columns from folder names.
 
-        What the reader depends on is given with the read, whatever the session's settings are. By
-        field id it reads by a setting alone, which is set here and looked at again with each job.
+        Options of the read override the session's settings. Reading by field id has a setting only,
+        which is set here and checked again after each job.
         """
         with translate_spark_errors():
             prepare(self.spark)
@@ -220,7 +221,7 @@ class Scan:
             )
 
     def _facts(self, files: list[Candidate], only: Mapping[str, BitMap64] | None) -> DataFrame:
-        """One row per file: what is needed to judge its rows."""
+        """One row per file: what decides which of its rows are live."""
         numbers: dict[object, int] = {}
         words = pa.list_(pa.int64())
         table = {
@@ -253,13 +254,13 @@ class Scan:
                 for c in files
                 if c.live.spec_id in by_spec
             ]
-            wanted = T.StructType(
+            schema = T.StructType(
                 [
                     T.StructField(columns.FILE, T.StringType()),
                     T.StructField(columns.equality(source_id), kind),
                 ]
             )
-            facts = facts.join(self.spark.createDataFrame(rows, wanted), columns.FILE, "left")
+            facts = facts.join(self.spark.createDataFrame(rows, schema), columns.FILE, "left")
         return facts
 
     def _visible(self, files: list[Candidate]) -> list[str]:
@@ -273,12 +274,12 @@ class Scan:
         return [*visible, columns.FILE, columns.POS]
 
     def _hidden_fields(self, files: list[Candidate]) -> list[NestedField]:
-        """Columns that equality deletes name but the table no longer has."""
-        known = set(self.state.schema.field_ids)
-        wanted = {i for c in files for d in c.equality_deletes for i in d.file.equality_ids or ()}
+        """Columns that equality deletes use but the table no longer has."""
+        current = set(self.state.schema.field_ids)
+        used = {i for c in files for d in c.equality_deletes for i in d.file.equality_ids or ()}
         return [
             NestedField(i, columns.equality(i), _old_field(self.state, i).field_type)
-            for i in sorted(wanted - known)
+            for i in sorted(used - current)
         ]
 
     def _without_equality_deleted(self, rows: DataFrame, files: list[Candidate]) -> DataFrame:
@@ -304,40 +305,40 @@ class Scan:
         *,
         everywhere: bool,
     ) -> DataFrame:
-        """Deleted values with the newest sequence number that deletes them, per partition."""
+        """Deleted values with the latest sequence number that deletes them, per partition."""
         fields = [NestedField(i, _key(i), _old_field(self.state, i).field_type) for i in ids]
-        wanted = spark_schema(Schema(*fields), with_ids=True)
+        schema = spark_schema(Schema(*fields), with_ids=True)
         parts = []
         for delete in deletes:
             _refuse_unreadable_delete(delete)
             number = -1 if everywhere else numbers[delete.partition_key]
             parts.append(
-                self.parquet(wanted, [delete.path]).select(
+                self.parquet(schema, [delete.path]).select(
                     "*",
                     F.lit(delete.sequence_number).alias(_KEY_SEQUENCE),
                     F.lit(number).alias(_KEY_PARTITION),
                 )
             )
         keys = [*map(_key, ids), _KEY_PARTITION]
-        newest = F.max(_KEY_SEQUENCE).alias(_KEY_SEQUENCE)
-        return reduce(DataFrame.union, parts).groupBy(*keys).agg(newest)
+        latest = F.max(_KEY_SEQUENCE).alias(_KEY_SEQUENCE)
+        return reduce(DataFrame.union, parts).groupBy(*keys).agg(latest)
 
     def _is_deleted(self, ids: tuple[int, ...], *, everywhere: bool) -> Column:
-        known = set(self.state.schema.field_ids)
+        current = set(self.state.schema.field_ids)
         condition = F.col(columns.SEQUENCE) < F.col(_KEY_SEQUENCE)
         if not everywhere:
             condition = condition & (F.col(columns.PARTITION) == F.col(_KEY_PARTITION))
         for i in ids:
-            name = self.state.schema.find_column_name(i) if i in known else columns.equality(i)
+            name = self.state.schema.find_column_name(i) if i in current else columns.equality(i)
             condition = condition & quoted(str(name)).eqNullSafe(F.col(_key(i)))
         return condition
 
 
 def _of_file(candidate: Candidate, contents: Mapping[str, Deleted]) -> BitMap64:
-    named = [contents[d.path].get(candidate.path) for d in candidate.position_deletes]
-    united = unite(bitmap for bitmap in named if bitmap is not None)
+    bitmaps = [contents[d.path].get(candidate.path) for d in candidate.position_deletes]
+    united = unite(bitmap for bitmap in bitmaps if bitmap is not None)
     if united and united.max() >= candidate.live.rows:
-        # Positions that the file does not have would make it look emptier than it is.
+        # Positions beyond the end of the file must not count as deleted rows.
         united.remove_range(candidate.live.rows, int(united.max()) + 1)
     if united and united.max() >= MOST_ROWS:
         raise UnsupportedTableError(
@@ -349,18 +350,18 @@ def _of_file(candidate: Candidate, contents: Mapping[str, Deleted]) -> BitMap64:
     return united
 
 
-def _told_apart_by(files: Sequence[Candidate]) -> str:
-    """The column that says which file a row is of: a number is found faster than a path."""
+def _file_column(files: Sequence[Candidate]) -> str:
+    """The column that identifies a row's file: a unique size is joined faster than a path."""
     sizes = {c.live.file.file_size_in_bytes for c in files}
     return columns.SIZE if len(sizes) == len(files) else columns.FILE
 
 
 def _with_facts(rows: DataFrame, facts: DataFrame, key: str) -> DataFrame:
-    """Look up each row's file; a row whose file is not known is an error, never dropped."""
+    """Join each row with its file's facts; a row of an unknown file is an error, never dropped."""
     others = [name for name in (columns.FILE, columns.SIZE) if name != key]
     joined = rows.join(F.broadcast(facts.drop(*others)), key, "left")
-    told = _CHANGED if key == columns.SIZE else _UNKNOWN
-    unknown = f"raise_error(format_string('{told}', {columns.FILE}, {columns.SIZE}))"
+    message = _CHANGED if key == columns.SIZE else _UNKNOWN
+    unknown = f"raise_error(format_string('{message}', {columns.FILE}, {columns.SIZE}))"
     sequence = columns.SEQUENCE
     return joined.filter(f"CASE WHEN {sequence} IS NULL THEN {unknown} ELSE {sequence} END >= 0")
 
@@ -372,18 +373,18 @@ def _has_bit(words: str) -> str:
 
 
 def _identity_fields(state: TableState, files: list[Candidate]) -> dict[int, dict[int, int]]:
-    """Identity partition columns that files may lack: by column, the field's place in each spec."""
-    found: dict[int, dict[int, int]] = {}
-    known = set(state.schema.field_ids)
+    """Identity partition columns that files may lack: by column, the field's index in each spec."""
+    by_column: dict[int, dict[int, int]] = {}
+    current = set(state.schema.field_ids)
     for spec_id in {c.live.spec_id for c in files if c.lacks_identity_columns}:
-        for place, field_ in enumerate(state.metadata.specs()[spec_id].fields):
-            if str(field_.transform) == "identity" and field_.source_id in known:
-                found.setdefault(field_.source_id, {})[spec_id] = place
-    return found
+        for index, field_ in enumerate(state.metadata.specs()[spec_id].fields):
+            if str(field_.transform) == "identity" and field_.source_id in current:
+                by_column.setdefault(field_.source_id, {})[spec_id] = index
+    return by_column
 
 
 def _key(field_id: int) -> str:
-    """The name of a deleted value, which no delete file has as a column."""
+    """The column of a deleted value, a name that no delete file has."""
     return f"{columns.PREFIX}key{field_id}"
 
 
@@ -394,8 +395,8 @@ def _old_field(state: TableState, field_id: int) -> NestedField:
             if field_.field_id == field_id:
                 return field_
     raise UnsupportedTableError(
-        f"{state.name} has equality deletes on field {field_id}, which is no column of it, now or "
-        "before. Compact the table with the engine that wrote them."
+        f"{state.name} has equality deletes on field {field_id}, which is not a column of any of "
+        "its schemas. Compact the table with the engine that wrote them."
     )
 
 
@@ -408,7 +409,7 @@ def _refuse_unreadable_delete(delete: LiveFile) -> None:
 
 
 def _python_value(value: object, kind: T.DataType) -> object:
-    """A partition value, an int for dates and timestamps, as Spark takes it from Python."""
+    """A partition value, an int for dates and timestamps, as a Python value for Spark."""
     if value is None or not isinstance(value, int) or isinstance(value, bool):
         return value
     if isinstance(kind, T.DateType):

@@ -1,1 +1,1 @@
-"""Types, partition specs and transforms, in Iceberg's and Spark's terms."""
+"""Schemas, types and partition specs of Iceberg, Spark and Arrow, converted."""

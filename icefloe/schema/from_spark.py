@@ -1,4 +1,4 @@
-"""Spark's types as Iceberg's."""
+"""Spark's types as Iceberg's, and the error for types that one of them lacks."""
 
 from __future__ import annotations
 
@@ -9,18 +9,6 @@ from pyiceberg import types as ice
 from pyspark.sql import types as sp
 
 from icefloe.errors import UnsupportedTableError
-
-# -------------------------------------------------------------------------------------------------
-# The refusal of a column whose type does not pass between Iceberg and Spark.
-
-
-def unsupported_column(path: str, type_name: str, advice: str) -> UnsupportedTableError:
-    """The error for the column at `path` (dots between levels; empty: the type alone)."""
-    subject = f"Column {path!r} has type {type_name}" if path else f"The type is {type_name}"
-    return UnsupportedTableError(
-        f"{subject}, which cannot be stored in Iceberg and read back by Spark. {advice}"
-    )
-
 
 _PRIMITIVES: dict[type[sp.DataType], ice.PrimitiveType] = {
     sp.BooleanType: ice.BooleanType(),
@@ -40,7 +28,7 @@ _PRIMITIVES: dict[type[sp.DataType], ice.PrimitiveType] = {
 
 
 def from_spark(struct: sp.StructType) -> ice.StructType:
-    """The Iceberg struct of a Spark schema; ids are unique but otherwise without meaning.
+    """The Iceberg struct of a Spark schema; ids are unique, but only placeholders.
 
     Raises UnsupportedTableError for a type that Iceberg's format version 2 does not have.
     """
@@ -50,6 +38,14 @@ def from_spark(struct: sp.StructType) -> ice.StructType:
 def from_spark_type(data_type: sp.DataType, path: str, ids: Iterator[int]) -> ice.IcebergType:
     """The Iceberg type of the column `path`; nested fields take their ids from `ids`."""
     return _type(data_type, path, ids)
+
+
+def unsupported_column(path: str, type_name: str, advice: str) -> UnsupportedTableError:
+    """The error for a type without counterpart; `path` has dots between levels, or is empty."""
+    subject = f"Column {path!r} has type {type_name}" if path else f"The type is {type_name}"
+    return UnsupportedTableError(
+        f"{subject}, which cannot be stored in Iceberg and read back by Spark. {advice}"
+    )
 
 
 def _fields(struct: sp.StructType, path: str, ids: Iterator[int]) -> list[ice.NestedField]:
@@ -92,7 +88,7 @@ def _primitive(data_type: sp.DataType, path: str) -> ice.PrimitiveType:
 
 
 def _string(data_type: sp.StringType, path: str) -> ice.StringType:
-    # Iceberg has no collations: a column compared without case would turn into one compared with.
+    # Iceberg has no collations: a case-insensitive column would become case-sensitive.
     if data_type.collation != "UTF8_BINARY":
         raise unsupported_column(
             path, f"string collate {data_type.collation}", "Use STRING without a collation."

@@ -1,4 +1,4 @@
-"""Partition specs and sort orders from the text a caller writes, and back."""
+"""Partition specs and sort orders: parsed from text, shown as text, and their source columns."""
 
 from __future__ import annotations
 
@@ -31,30 +31,6 @@ from pyiceberg.transforms import (
 from pyiceberg.types import NestedField, StructType
 
 from icefloe.errors import ColumnNotFoundError, StatementError, UnsupportedTableError
-
-# -------------------------------------------------------------------------------------------------
-# Where the source column of a partition or sort field sits in the schema.
-
-
-def source_path(schema: Schema, field_id: int) -> tuple[str, ...] | None:
-    """The names from the top-level column down to the field, through structs only.
-
-    None when the field is not in the schema, or is inside a list or a map: such a field has no
-    single value per row.
-    """
-    return _find(schema.fields, field_id)
-
-
-def _find(fields: Iterable[NestedField], field_id: int) -> tuple[str, ...] | None:
-    for field in fields:
-        if field.field_id == field_id:
-            return (field.name,)
-        if isinstance(field.field_type, StructType):
-            below = _find(field.field_type.fields, field_id)
-            if below is not None:
-                return (field.name, *below)
-    return None
-
 
 AnyTransform = Transform[Any, Any]
 
@@ -124,14 +100,14 @@ def parse_partition_by(items: Sequence[str] | str, schema: Schema) -> PartitionS
     seen: dict[tuple[int, str], str] = {}
     names: dict[str, str] = {}
     for term in terms:
-        # Two time transforms of one column are redundant: the finer one tells the coarser.
+        # Two time transforms of one column are redundant: the finer one implies the coarser.
         key = (term.source.field_id, term.transform.dedup_name)
         name = term.source_name + _SUFFIXES[type(term.transform)]
         earlier = seen.get(key) or names.get(name)
         if earlier is not None:
             raise StatementError(
                 f"Cannot partition by {term.text!r}: {earlier!r} already partitions by "
-                f"{term.source_name!r} in that way. Keep one of them."
+                f"{term.source_name!r} in that way. Remove one of them."
             )
         _check_field_name(term, name, schema)
         seen[key] = names[name] = term.text
@@ -149,7 +125,7 @@ def parse_partition_by(items: Sequence[str] | str, schema: Schema) -> PartitionS
 def parse_sort_by(items: Sequence[str] | str, schema: Schema) -> SortOrder:
     """The sort order that `items` describe: "ts", "ts DESC", "id ASC NULLS LAST", "bucket(16, id)".
 
-    NULLs go first when ascending and last when descending, unless the item says otherwise.
+    NULLs are first when ascending and last when descending, unless the item says otherwise.
     """
     fields: list[SortField] = []
     seen: dict[tuple[int, str], str] = {}
@@ -159,7 +135,7 @@ def parse_sort_by(items: Sequence[str] | str, schema: Schema) -> SortOrder:
         key = (term.source.field_id, str(term.transform))
         if key in seen:
             raise StatementError(
-                f"Cannot sort by {item!r}: {seen[key]!r} already sorts by that. Keep one of them."
+                f"Cannot sort by {item!r}: {seen[key]!r} already sorts by that. Remove one of them."
             )
         seen[key] = item
         descending = match is not None and (match["direction"] or "").upper() == "DESC"
@@ -185,6 +161,26 @@ def partition_by_text(spec: PartitionSpec, schema: Schema) -> list[str]:
     return [_field_text(field, schema) for field in spec.fields]
 
 
+def source_path(schema: Schema, field_id: int) -> tuple[str, ...] | None:
+    """The names from the top-level column down to the field, through structs only.
+
+    None when the field is not in the schema, or is inside a list or a map: such a field has no
+    single value per row.
+    """
+    return _path_below(schema.fields, field_id)
+
+
+def _path_below(fields: Iterable[NestedField], field_id: int) -> tuple[str, ...] | None:
+    for field in fields:
+        if field.field_id == field_id:
+            return (field.name,)
+        if isinstance(field.field_type, StructType):
+            below = _path_below(field.field_type.fields, field_id)
+            if below is not None:
+                return (field.name, *below)
+    return None
+
+
 def _field_text(field: PartitionField, schema: Schema) -> str:
     column = _quote(schema.find_column_name(field.source_id) or field.name)
     match field.transform:
@@ -199,7 +195,7 @@ def _field_text(field: PartitionField, schema: Schema) -> str:
         case UnknownTransform():
             raise UnsupportedTableError(
                 f"Partition field {field.name!r} uses the transform {str(field.transform)!r}, "
-                "which is not known here. Use a newer version, or another engine."
+                "which this version does not support. Use another engine."
             )
         case _:
             return f"{field.transform}s({column})"
@@ -218,7 +214,7 @@ def _split(items: Sequence[str] | str) -> list[str]:
 
 
 def _parse_term(text: str, schema: Schema, purpose: str) -> _Term:
-    """The transform and the column of `text`; a column of exactly that name comes first."""
+    """The transform and the column of `text`; a column of exactly that name has precedence."""
     if text not in schema.column_names and (call := _CALL_TEXT.fullmatch(text)):
         transform, column = _parse_call(call, text, purpose)
     elif text in schema.column_names or _COLUMN_TEXT.fullmatch(text):
@@ -246,8 +242,8 @@ def _parse_call(call: re.Match[str], text: str, purpose: str) -> tuple[AnyTransf
     if name in _PLAIN and len(arguments) == 1:
         return _PLAIN[name](), arguments[0]
     if name not in _WITH_WIDTH:
-        known = name in _PLAIN
-        reason = f"{name} takes one column" if known else f"{name} is not a transform"
+        is_transform = name in _PLAIN
+        reason = f"{name} takes one column" if is_transform else f"{name} is not a transform"
         raise StatementError(f"Cannot {purpose} {text!r}: {reason}. Use {_FORMS}.")
     widths = [argument for argument in arguments if _NUMBER_TEXT.fullmatch(argument)]
     if len(arguments) != 2 or len(widths) != 1:
@@ -264,21 +260,21 @@ def _parse_call(call: re.Match[str], text: str, purpose: str) -> tuple[AnyTransf
 
 
 def _find_column(text: str, schema: Schema) -> NestedField:
-    """The field `text` names: exactly if there is one, else without regard to case."""
+    """The field that `text` names: the exact name first, then the case-insensitive one."""
     names = [text] if text in schema.column_names else re.findall(_NAME, text)
-    wanted = ".".join(
+    full_name = ".".join(
         name[1:-1].replace("``", "`") if name.startswith("`") else name for name in names
     )
     for case_sensitive in (True, False):
         try:
-            return schema.find_field(wanted, case_sensitive=case_sensitive)
+            return schema.find_field(full_name, case_sensitive=case_sensitive)
         except ValueError:
             continue
-    raise ColumnNotFoundError(wanted, schema.column_names)
+    raise ColumnNotFoundError(full_name, schema.column_names)
 
 
 def _check_field_name(term: _Term, name: str, schema: Schema) -> None:
-    """Refuse a partition field named like a column it is not the identity of."""
+    """Refuse a partition field with the name of a column, unless it is its identity."""
     if isinstance(term.transform, IdentityTransform):
         return
     if name in schema.column_names:

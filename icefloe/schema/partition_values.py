@@ -1,4 +1,4 @@
-"""Partition values read back from Spark or Arrow, as PyIceberg writes them into manifests."""
+"""Partition values: computed by Spark for each row, and converted for PyIceberg's manifests."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _EXACT = Context(prec=39, traps=[Inexact, InvalidOperation])  # raises instead o
 def to_record(values: Sequence[object], spec: PartitionSpec, schema: Schema) -> Record:
     """The partition record of `values`, one per field of `spec`, in its order.
 
-    Takes what the columns of `partition_columns` give, and also dates, and datetimes that are
-    aware for timestamptz and naive for timestamp; others are refused with ValueError, because
-    which instant they mean depends on the machine's time zone.
+    Takes the values of `partition_columns`, and also dates, and datetimes that are aware for
+    timestamptz and naive for timestamp. Others raise ValueError: which instant they mean would
+    depend on the machine's time zone.
     """
     fields = spec.partition_type(schema).fields
     return Record(
@@ -65,7 +65,7 @@ def _internal(value: object, result_type: ice.IcebergType) -> object:
         case date():
             return date_to_days(value)
         case Decimal() if isinstance(result_type, ice.DecimalType):
-            # The manifest holds the digits alone, so they must be those of the type's scale.
+            # The manifest stores the unscaled digits, so they must have the type's scale.
             return value.quantize(Decimal(1).scaleb(-result_type.scale), context=_EXACT)
         case bytearray() | memoryview():
             return bytes(value)
@@ -77,36 +77,36 @@ def _micros(value: datetime, result_type: ice.IcebergType) -> int:
     aware = isinstance(result_type, ice.TimestamptzType)
     if aware is (value.tzinfo is None):
         raise ValueError(
-            f"{value!r} is no value of a {result_type} partition: it must be "
-            f"{'with' if aware else 'without'} a time zone"
+            f"{value!r} is not a value of a {result_type} partition: it must "
+            f"{'have a' if aware else 'have no'} time zone"
         )
     return datetime_to_micros(value)
 
 
 # -------------------------------------------------------------------------------------------------
-# Partition values as Spark columns.
+# Transforms as Spark columns
 
 _SECOND_MICROS = 1_000_000
 _HOUR_MICROS = 3600 * _SECOND_MICROS
 _DAY_MICROS = 24 * _HOUR_MICROS
 
-# Spark's hash() is murmur3 with seed 42, and hashes each argument with the hash of those before
-# it as seed. This one int hashes to 0, so hash(_ZERO_SEED, x) is the hash of x with Iceberg's seed.
+# Spark's hash() is murmur3 with seed 42; the hash of each argument is the seed of the next. This
+# int hashes to 0, so hash(_ZERO_SEED, x) is the hash of x with Iceberg's seed.
 _ZERO_SEED = -1693959553
 
 
 def partition_columns(spec: PartitionSpec, schema: Schema) -> list[Column]:
-    """One column per field of `spec`, its value for the row of `schema` it is selected over.
+    """One column per field of `spec`: its value for each row of `schema`.
 
-    NULL gives NULL. Raises UnsupportedTableError for a transform that is not known, or whose
-    source column is gone or of a type Spark cannot read. A value below the smallest multiple
-    that its type holds fails the Spark job: truncate has no value for it.
+    NULL gives NULL. Raises UnsupportedTableError for an unknown transform, and for a source
+    column that was dropped or has a type that Spark cannot read. A number below the smallest
+    multiple that its type holds fails the Spark job: truncate has no value for it.
     """
     return [_column(field, schema) for field in spec.fields]
 
 
 def has_value(transform: Transform[Any, Any], source: ice.IcebergType, value: Any) -> bool:
-    """Whether there is a partition value for a value: truncate may round down past its type."""
+    """Whether a value has a partition value: truncate may round below the type's minimum."""
     if isinstance(transform, TruncateTransform):
         match source:
             case ice.IntegerType() | ice.LongType():
@@ -123,8 +123,8 @@ def _column(field: PartitionField, schema: Schema) -> Column:
     path = source_path(schema, field.source_id)
     if path is None:
         raise UnsupportedTableError(
-            f"Partition field {field.name!r} has no source column: none has the id "
-            f"{field.source_id}. Rows of it cannot be placed."
+            f"Partition field {field.name!r} has no source column: no column has the "
+            f"id {field.source_id}. Its partition values cannot be computed."
         )
     source_type = schema.find_field(field.source_id).field_type
     spark_type(source_type)
@@ -175,7 +175,7 @@ def _bucket(value: Column, source: ice.IcebergType, num_buckets: int) -> Column:
             return _arrow_call(bucket_hash.bucket_decimal(num_buckets), sp.IntegerType(), value)
     number = _internal_column(value, source).cast("long")
     positive = F.hash(F.lit(_ZERO_SEED), number).bitwiseAND(F.lit(0x7FFFFFFF))
-    # hash() passes over a NULL and would give the seed.
+    # hash() skips a NULL and would return the seed.
     return F.when(value.isNotNull(), positive % F.lit(num_buckets))
 
 
@@ -236,7 +236,7 @@ def _hours(value: Column, source: ice.IcebergType) -> Column:
 def _micros_column(value: Column, source: ice.IcebergType) -> Column:
     if isinstance(source, ice.TimestamptzType):
         return F.unix_micros(value)
-    # unix_micros is for TIMESTAMP; a cast to it would bring in the session's time zone.
+    # unix_micros takes TIMESTAMP; a cast to it would apply the session's time zone.
     second = (F.extract(F.lit("SECOND"), value) * _SECOND_MICROS).cast("long")
     minute = (F.hour(value) * 60 + F.minute(value)).cast("long")
     day = F.unix_date(value.cast("date")).cast("long")
@@ -244,6 +244,6 @@ def _micros_column(value: Column, source: ice.IcebergType) -> Column:
 
 
 def _floor_div(number: Column, divisor: int) -> Column:
-    # `div` rounds towards zero, and `/` goes through double: only exact multiples are divided.
+    # `div` rounds towards zero and `/` computes in double, so only exact multiples are divided.
     multiple = number - F.pmod(number, F.lit(divisor))
     return F.call_function("div", multiple, F.lit(divisor))

@@ -1,4 +1,4 @@
-"""Every form in which a caller may give a schema, as one Iceberg schema."""
+"""Iceberg schemas from every form in which a caller may describe one."""
 
 from __future__ import annotations
 
@@ -19,10 +19,138 @@ from icefloe.schema.from_spark import from_spark, unsupported_column
 from icefloe.schema.to_spark import spark_schema
 from icefloe.spark import columns
 
-# -------------------------------------------------------------------------------------------------
-# Arrow's types as Iceberg's, as far as Spark can read them back.
 
-_DOC = b"doc"  # where PyIceberg keeps a column's comment in Arrow field metadata
+def to_iceberg_schema(schema: object) -> Schema:
+    """The Iceberg schema that `schema` describes, checked, with fresh field ids.
+
+    `schema` is a DDL string, a Spark StructType or DataFrame, a PyIceberg Schema, or an Arrow
+    schema, table, record batch or reader, or a pandas frame. Comments and nullability are kept.
+    DDL is parsed by the active session, which the caller must have started.
+
+    Raises ParseError for DDL Spark cannot parse, UnsupportedTableError for a type that Iceberg
+    or Spark does not have, StatementError for names that cannot be used.
+    """
+    struct = _convert(schema)
+    _check_names(struct.fields, "")
+    _check_defaults(struct)
+    identifier_ids = schema.identifier_field_ids if isinstance(schema, Schema) else []
+    return assign_fresh_schema_ids(_indexed(struct, identifier_ids))
+
+
+def _convert(schema: object) -> ice.StructType:
+    match schema:
+        case str():
+            return from_spark(_parse_ddl(schema))
+        case StructType():
+            return from_spark(schema)
+        case DataFrame():
+            return from_spark(schema.schema)
+        case Schema():
+            spark_schema(schema)  # refuses the types Spark cannot read
+            return schema.as_struct()
+        case pa.Schema():
+            return from_arrow(schema)
+        case pa.Table() | pa.RecordBatch() | pa.RecordBatchReader():
+            return from_arrow(schema.schema)
+        case pd.DataFrame():
+            return from_arrow(_pandas_schema(schema))
+        case _:
+            raise StatementError(
+                f"Cannot take a schema from {type(schema).__name__}. Give a DDL string such as "
+                "'id BIGINT NOT NULL, name STRING', a Spark StructType or DataFrame, a PyIceberg "
+                "Schema, an Arrow schema or table, or a pandas frame."
+            )
+
+
+def _parse_ddl(text: str) -> StructType:
+    try:
+        parsed = DataType.fromDDL(text)
+    except ParseException as error:
+        # Spark Connect puts the server's stack trace behind the message.
+        reason = str(error).split("JVM stacktrace:")[0].strip()
+        raise ParseError(f"Cannot read the schema {text!r}: {reason}") from error
+    if not isinstance(parsed, StructType):
+        raise ParseError(
+            f"Cannot read the schema {text!r}: it is one type, not a list of columns. "
+            "Name the columns: 'id BIGINT NOT NULL, name STRING'."
+        )
+    return parsed
+
+
+def _pandas_schema(frame: pd.DataFrame) -> pa.Schema:
+    """The Arrow schema of a pandas frame; reads object columns to find their type."""
+    try:
+        return pa.Schema.from_pandas(frame, preserve_index=False)
+    except (ValueError, TypeError) as error:
+        raise StatementError(f"Cannot take a schema from the pandas frame: {error}") from error
+
+
+def _check_names(fields: Iterable[ice.NestedField], path: str) -> None:
+    """Refuse structs without fields and names that are empty, reserved or not unique.
+
+    Names are case-insensitive, as Spark resolves them, and unique per level.
+    """
+    seen: dict[str, str] = {}
+    for field in fields:
+        full_name = f"{path}{field.name}"
+        if not field.name:
+            raise StatementError(f"A column of {path.rstrip('.') or 'the schema'} has no name.")
+        if not path and field.name.lower().startswith(columns.PREFIX):
+            raise StatementError(
+                f"Column {field.name!r} starts with {columns.PREFIX!r}, which icefloe "
+                "reserves. Rename the column."
+            )
+        if field.name.lower() in seen:
+            raise StatementError(
+                f"Columns {seen[field.name.lower()]!r} and {full_name!r} have the same name: "
+                "names are case-insensitive. Rename one of them."
+            )
+        seen[field.name.lower()] = full_name
+        _check_nested(field.field_type, full_name)
+    if not seen:
+        raise StatementError(
+            f"Struct {path.rstrip('.')!r} has no fields. Give it at least one."
+            if path
+            else "The schema has no columns. Give at least one, such as 'id BIGINT'."
+        )
+
+
+def _check_nested(field_type: ice.IcebergType, path: str) -> None:
+    match field_type:
+        case ice.StructType():
+            _check_names(field_type.fields, f"{path}.")
+        case ice.ListType():
+            _check_nested(field_type.element_type, f"{path}.element")
+        case ice.MapType():
+            _check_nested(field_type.key_type, f"{path}.key")
+            _check_nested(field_type.value_type, f"{path}.value")
+
+
+def _check_defaults(struct: ice.StructType) -> None:
+    """Refuse default values: format version 2 has none, and fresh ids would drop them."""
+    for field in struct.fields:
+        if field.initial_default is not None or field.write_default is not None:
+            raise StatementError(
+                f"Column {field.name!r} has a default value, which is not supported. "
+                "Leave the default out and give each row a value."
+            )
+
+
+def _indexed(struct: ice.StructType, identifier_ids: list[int]) -> Schema:
+    """The schema; refuses a column `a.b` next to a struct `a` with a field `b`.
+
+    Both would have the full name `a.b`.
+    """
+    try:
+        return Schema(*struct.fields, identifier_field_ids=identifier_ids)
+    except ValueError as error:
+        raise StatementError(f"{error}. Rename the column that has a dot in its name.") from error
+
+
+# -------------------------------------------------------------------------------------------------
+# Arrow's types as Iceberg's, as far as Spark can read them
+
+_DOC = b"doc"  # key of a column's comment in PyIceberg's Arrow metadata
 
 _PRIMITIVES: tuple[tuple[tuple[Callable[[pa.DataType], bool], ...], ice.PrimitiveType], ...] = (
     ((pt.is_boolean,), ice.BooleanType()),
@@ -41,10 +169,10 @@ _PRIMITIVES: tuple[tuple[tuple[Callable[[pa.DataType], bool], ...], ice.Primitiv
 
 
 def from_arrow(schema: pa.Schema) -> ice.StructType:
-    """The Iceberg struct of an Arrow schema; ids are unique but otherwise without meaning.
+    """The Iceberg struct of an Arrow schema; ids are unique, but only placeholders.
 
     Timestamps of any unit become microseconds; a time zone makes them timestamptz. Unsigned
-    integers go to the next wider type. Raises UnsupportedTableError for what has no counterpart.
+    integers get the next wider type. Raises UnsupportedTableError for what has no counterpart.
     """
     return ice.StructType(*_fields(schema, "", count(1)))
 
@@ -110,130 +238,3 @@ def _advice(data_type: pa.DataType) -> str:
     if pt.is_uint64(data_type):
         return "Cast it to int64 or decimal128(20, 0)."
     return "Cast it to another type, for example string, or leave the column out."
-
-
-def to_iceberg_schema(schema: object) -> Schema:
-    """The Iceberg schema that `schema` describes, checked, with fresh field ids.
-
-    `schema` is a DDL string, a Spark StructType or DataFrame, a PyIceberg Schema, or an Arrow
-    schema, table, record batch or reader, or a pandas frame. Comments and nullability are kept.
-    DDL is read by the parser of the active session; asking for `spark` makes sure there is one.
-
-    Raises ParseError for DDL Spark cannot parse, UnsupportedTableError for a type that Iceberg
-    or Spark does not have, StatementError for names that cannot be used.
-    """
-    struct = _convert(schema)
-    _check_names(struct.fields, "")
-    _check_defaults(struct)
-    identifier_ids = schema.identifier_field_ids if isinstance(schema, Schema) else []
-    return assign_fresh_schema_ids(_indexed(struct, identifier_ids))
-
-
-def _convert(schema: object) -> ice.StructType:
-    match schema:
-        case str():
-            return from_spark(_parse_ddl(schema))
-        case StructType():
-            return from_spark(schema)
-        case DataFrame():
-            return from_spark(schema.schema)
-        case Schema():
-            spark_schema(schema)  # refuses the types Spark cannot read
-            return schema.as_struct()
-        case pa.Schema():
-            return from_arrow(schema)
-        case pa.Table() | pa.RecordBatch() | pa.RecordBatchReader():
-            return from_arrow(schema.schema)
-        case pd.DataFrame():
-            return from_arrow(_pandas_schema(schema))
-        case _:
-            raise StatementError(
-                f"Cannot take a schema from {type(schema).__name__}. Give a DDL string such as "
-                "'id BIGINT NOT NULL, name STRING', a Spark StructType or DataFrame, a PyIceberg "
-                "Schema, an Arrow schema or table, or a pandas frame."
-            )
-
-
-def _parse_ddl(text: str) -> StructType:
-    try:
-        parsed = DataType.fromDDL(text)
-    except ParseException as error:
-        # Spark Connect puts the server's stack trace behind the message.
-        reason = str(error).split("JVM stacktrace:")[0].strip()
-        raise ParseError(f"Cannot read the schema {text!r}: {reason}") from error
-    if not isinstance(parsed, StructType):
-        raise ParseError(
-            f"Cannot read the schema {text!r}: it is one type, not a list of columns. "
-            "Name the columns: 'id BIGINT NOT NULL, name STRING'."
-        )
-    return parsed
-
-
-def _pandas_schema(frame: pd.DataFrame) -> pa.Schema:
-    """The Arrow schema of a pandas frame; reads object columns to find their type."""
-    try:
-        return pa.Schema.from_pandas(frame, preserve_index=False)
-    except (ValueError, TypeError) as error:
-        raise StatementError(f"Cannot take a schema from the pandas frame: {error}") from error
-
-
-def _check_names(fields: Iterable[ice.NestedField], path: str) -> None:
-    """Refuse structs without fields and names that are empty, internal or not distinct.
-
-    Distinct means without regard to case, as Spark resolves names; names are checked per level.
-    """
-    seen: dict[str, str] = {}
-    for field in fields:
-        full_name = f"{path}{field.name}"
-        if not field.name:
-            raise StatementError(f"A column of {path.rstrip('.') or 'the schema'} has no name.")
-        if not path and field.name.lower().startswith(columns.PREFIX):
-            raise StatementError(
-                f"Column {field.name!r} starts with {columns.PREFIX!r}, which icefloe keeps for "
-                "itself. Rename the column."
-            )
-        if field.name.lower() in seen:
-            raise StatementError(
-                f"Columns {seen[field.name.lower()]!r} and {full_name!r} have the same name; upper "
-                "and lower case are not told apart. Rename one of them."
-            )
-        seen[field.name.lower()] = full_name
-        _check_nested(field.field_type, full_name)
-    if not seen:
-        raise StatementError(
-            f"Struct {path.rstrip('.')!r} has no fields. Give it at least one."
-            if path
-            else "The schema has no columns. Give at least one, such as 'id BIGINT'."
-        )
-
-
-def _check_nested(field_type: ice.IcebergType, path: str) -> None:
-    match field_type:
-        case ice.StructType():
-            _check_names(field_type.fields, f"{path}.")
-        case ice.ListType():
-            _check_nested(field_type.element_type, f"{path}.element")
-        case ice.MapType():
-            _check_nested(field_type.key_type, f"{path}.key")
-            _check_nested(field_type.value_type, f"{path}.value")
-
-
-def _check_defaults(struct: ice.StructType) -> None:
-    """Refuse default values: format version 2 has none, and fresh ids would drop them."""
-    for field in struct.fields:
-        if field.initial_default is not None or field.write_default is not None:
-            raise StatementError(
-                f"Column {field.name!r} has a default value, which is not supported. "
-                "Leave the default out and give each row a value."
-            )
-
-
-def _indexed(struct: ice.StructType, identifier_ids: list[int]) -> Schema:
-    """The schema; refuses a column `a.b` beside a struct `a` with a field `b`.
-
-    Iceberg finds both by the name `a.b`.
-    """
-    try:
-        return Schema(*struct.fields, identifier_field_ids=identifier_ids)
-    except ValueError as error:
-        raise StatementError(f"{error}. Rename the column that has a dot in its name.") from error

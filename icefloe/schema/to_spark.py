@@ -1,4 +1,4 @@
-"""Iceberg's types as Spark's, and which Spark type may be stored in which."""
+"""Iceberg's types as Spark's, and which Spark types a column can store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PRIMITIVES: dict[type[ice.IcebergType], sp.DataType] = {
     ice.TimestamptzType: sp.TimestampType(),
 }
 
-# How many digits before the decimal point a value of the type can have.
+# Maximum digits before the decimal point.
 _INTEGRAL_DIGITS: dict[type[sp.DataType], int] = {
     sp.ByteType: 3,
     sp.ShortType: 5,
@@ -36,8 +36,8 @@ _INTEGRAL_DIGITS: dict[type[sp.DataType], int] = {
 def spark_schema(schema: Schema, *, with_ids: bool = False) -> sp.StructType:
     """The Spark schema of an Iceberg schema; a doc becomes the field's "comment".
 
-    `with_ids` puts each field's id into its metadata, so that Spark reads Parquet columns by id.
-    Raises UnsupportedTableError, naming the column, for a type Spark's Parquet reader lacks.
+    `with_ids` adds each field's id to its metadata, so that Spark reads Parquet columns by id.
+    Raises UnsupportedTableError for a column whose type Spark's Parquet reader lacks.
     """
     return _struct(schema.as_struct(), "", with_ids)
 
@@ -48,12 +48,12 @@ def spark_type(t: ice.IcebergType, *, with_ids: bool = False) -> sp.DataType:
 
 
 def can_store(source: sp.DataType, target: sp.DataType) -> bool:
-    """Whether values of `source` may be put into a column of `target`, as types go.
+    """Whether the types allow to store values of `source` in a column of `target`.
 
-    These are the rules of Spark's ANSI store assignment, except that a fractional type never
-    goes into an integral one: digits would be lost without a word. Struct fields are matched by
-    name without regard to case; both sides must have the same ones. Nullability is not looked
-    at: whether a NULL meets a required field is known only from the rows.
+    The rules are those of Spark's ANSI store assignment, except that a fractional type is never
+    stored in an integral one, which would drop digits silently. Struct fields are matched by
+    case-insensitive name; both sides must have the same ones. Nullability is not checked: only
+    the rows show whether a NULL meets a required field.
     """
     match source, target:
         case sp.ArrayType(), sp.ArrayType():
@@ -70,9 +70,9 @@ def can_store(source: sp.DataType, target: sp.DataType) -> bool:
 
 
 def needs_check(source: sp.DataType, target: sp.DataType) -> bool:
-    """Whether casting may overflow, so that each value must be checked: for storable pairs only.
+    """Whether a cast that `can_store` allows may overflow, so that each value must be checked.
 
-    Losing digits after the point, as in double to float or int to float, is not an overflow.
+    Rounding, as from double or int to float, is not an overflow.
     """
     match source, target:
         case sp.ArrayType(), sp.ArrayType():
@@ -136,7 +136,7 @@ def _primitive(t: ice.IcebergType, path: str) -> sp.DataType:
 def _paired_fields(
     source: sp.StructType, target: sp.StructType
 ) -> list[tuple[sp.DataType, sp.DataType]] | None:
-    """The types of the fields of the same name; None when the sides have different names."""
+    """The types of fields of the same name; None if the structs have different names."""
     left = {field.name.lower(): field.dataType for field in source.fields}
     right = {field.name.lower(): field.dataType for field in target.fields}
     if left.keys() != right.keys() or len(source.fields) != len(target.fields):
@@ -175,7 +175,7 @@ def _needs_check_atomic(source: sp.DataType, target: sp.DataType) -> bool:
         case sp.IntegralType(), sp.IntegralType():
             return _INTEGRAL_DIGITS[type(source)] > _INTEGRAL_DIGITS[type(target)]
         case sp.DecimalType(), sp.IntegralType():
-            # A type of n digits holds every number of n - 1 digits, but not every one of n.
+            # A type of n digits holds every number of n - 1 digits, but not all of n.
             return source.precision - source.scale >= _INTEGRAL_DIGITS[type(target)]
         case sp.FractionalType(), sp.IntegralType():
             return True
@@ -184,10 +184,10 @@ def _needs_check_atomic(source: sp.DataType, target: sp.DataType) -> bool:
 
 
 def _may_overflow_decimal(source: sp.NumericType, target: sp.DecimalType) -> bool:
-    room = target.precision - target.scale
+    integral_digits = target.precision - target.scale
     if isinstance(source, sp.DecimalType):
-        # Rounding away digits can carry into one more: 9.95 is 10.0 with one digit after the point.
+        # Rounding may add a digit: 9.95 with one digit after the point is 10.0.
         carry = 1 if target.scale < source.scale else 0
-        return room < source.precision - source.scale + carry
+        return integral_digits < source.precision - source.scale + carry
     digits = _INTEGRAL_DIGITS.get(type(source))
-    return digits is None or room < digits
+    return digits is None or integral_digits < digits

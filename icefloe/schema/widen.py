@@ -1,4 +1,4 @@
-"""A table's schema widened so that it holds what a MERGE's source has: columns, fields, types."""
+"""Schema evolution of MERGE: the table's schema with the source's new columns and wider types."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from icefloe.spark import columns
 
 
 def merged_schema(
-    schema: Schema, source: sp.StructType, wanted: Collection[str], last_column_id: int
+    schema: Schema, source: sp.StructType, names: Collection[str], last_column_id: int
 ) -> Schema | None:
-    """The schema with the source's `wanted` columns (names in lower case); None if it has all.
+    """The schema with the source's columns of `names` (in lower case); None if nothing changes.
 
-    New columns and struct fields are optional and come last; a type is widened where Iceberg
-    reads old files under the wider one. Field ids are given anew from `last_column_id` on.
+    New columns and struct fields are optional and come last; a type is widened if Iceberg can
+    read old files as the wider type. New fields get ids above `last_column_id`.
     """
     ids = count(last_column_id + 1)
-    given = {f.name.lower(): f.dataType for f in source.fields if f.name.lower() in wanted}
-    fields = _merged(schema.fields, given, source, "", ids)
+    types = {f.name.lower(): f.dataType for f in source.fields if f.name.lower() in names}
+    fields = _merged(schema.fields, types, source, "", ids)
     if fields == schema.fields:
         return None
     return Schema(
@@ -36,25 +36,25 @@ def merged_schema(
 
 def _merged(
     fields: tuple[ice.NestedField, ...],
-    given: dict[str, sp.DataType],
+    types: dict[str, sp.DataType],
     source: sp.StructType,
     path: str,
     ids: Iterator[int],
 ) -> tuple[ice.NestedField, ...]:
-    known = {field.name.lower() for field in fields}
+    existing = {field.name.lower() for field in fields}
     widened = [
         field.model_copy(
             update={
                 "field_type": _wider(
-                    field.field_type, given[field.name.lower()], f"{path}{field.name}", ids
+                    field.field_type, types[field.name.lower()], f"{path}{field.name}", ids
                 )
             }
         )
-        if field.name.lower() in given
+        if field.name.lower() in types
         else field
         for field in fields
     ]
-    new = [f for f in source.fields if f.name.lower() in given and f.name.lower() not in known]
+    new = [f for f in source.fields if f.name.lower() in types.keys() - existing]
     return (*widened, *(_new_field(f, path, ids) for f in new))
 
 
@@ -66,30 +66,30 @@ def _new_field(field: sp.StructField, path: str, ids: Iterator[int]) -> ice.Nest
 
 
 def _wider(
-    have: ice.IcebergType, source: sp.DataType, path: str, ids: Iterator[int]
+    current: ice.IcebergType, source: sp.DataType, path: str, ids: Iterator[int]
 ) -> ice.IcebergType:
-    match have, source:
+    match current, source:
         case ice.IntegerType(), sp.LongType():
             return ice.LongType()
         case ice.FloatType(), sp.DoubleType():
             return ice.DoubleType()
         case ice.DecimalType(), sp.DecimalType() if (
-            have.scale == source.scale and have.precision < source.precision
+            current.scale == source.scale and current.precision < source.precision
         ):
             return ice.DecimalType(source.precision, source.scale)
         case ice.StructType(), sp.StructType():
-            given = {field.name.lower(): field.dataType for field in source.fields}
-            return ice.StructType(*_merged(have.fields, given, source, f"{path}.", ids))
+            types = {field.name.lower(): field.dataType for field in source.fields}
+            return ice.StructType(*_merged(current.fields, types, source, f"{path}.", ids))
         case ice.ListType(), sp.ArrayType():
-            element = _wider(have.element_type, source.elementType, f"{path}.element", ids)
-            return ice.ListType(have.element_id, element, have.element_required)
+            element = _wider(current.element_type, source.elementType, f"{path}.element", ids)
+            return ice.ListType(current.element_id, element, current.element_required)
         case ice.MapType(), sp.MapType():
-            value = _wider(have.value_type, source.valueType, f"{path}.value", ids)
+            value = _wider(current.value_type, source.valueType, f"{path}.value", ids)
             return ice.MapType(
-                have.key_id, have.key_type, have.value_id, value, have.value_required
+                current.key_id, current.key_type, current.value_id, value, current.value_required
             )
         case _:
-            return have
+            return current
 
 
 def _nullable(kind: sp.DataType) -> sp.DataType:

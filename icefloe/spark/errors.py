@@ -1,4 +1,4 @@
-"""Spark's errors told as ours: by what the caller can do, without Java's stack traces."""
+"""Spark's errors as icefloe's: by what the caller can do, without Java's stack traces."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _NO_PYARROW = re.compile(r"No module named '?(pyarrow|numpy)|PyArrow >= |PACKAGE
 _MISSING = re.compile(
     r"(?:File|Path|path|file) (?:does not exist:? |not found:? )?((?:file|s3a?|hdfs|gs|abfss?):\S+)"
 )
-# The last line of a worker's traceback that tells of a file.
+# The last line of a worker's traceback about a file.
 _WORKER_IO = re.compile(
     r"^(?:OSError|IOError|Permission\w*|FileExists\w*|FileNotFound\w*|NotADir\w*|IsADir\w*): (.*)$",
     re.MULTILINE,
 )
-_PLACE = re.compile(r"\(line (\d+), pos (\d+)\)")
+_POSITION = re.compile(r"\(line (\d+), pos (\d+)\)")
 _CARET = re.compile(r"-*\^+")
 _CONDITION = re.compile(r"^\[[\w.]+\] ")
 _DAMAGED = re.compile(r"^\S*DamagedFileError: (.*)$", re.MULTILINE)
@@ -58,7 +58,7 @@ _JAVA_CLASS = re.compile(r"^[\w.$]+: ")
 _NO_MEMORY = re.compile(r"(?:java\.lang\.|Spark)OutOfMemoryError(?!: unable to create):? ?([^\n]*)")
 _MORE_MEMORY = "Give it more with spark.driver.memory, on a cluster with spark.executor.memory too"
 _STOPPED = ("SparkContext was shut down", "stopped SparkContext")
-_LOST_S = 5  # how long a JVM may take to end after its connections did
+_EXIT_S = 5  # how long a JVM may take to exit after its connections closed
 _AGGREGATES = (
     "GROUP_BY_AGGREGATE",
     "INVALID_WHERE_CONDITION",
@@ -73,20 +73,20 @@ _FIRST_LINE = re.compile(r"^(.*?)(?:\n\n|;\n|\nJVM stacktrace|\n\tat |\n== SQL)"
 
 @contextmanager
 def translate_spark_errors(available: Iterable[str] = ()) -> Iterator[None]:
-    """Run Spark calls; what they raise leaves here as an IcefloeError."""
+    """Run Spark calls; their errors are raised as an IcefloeError."""
     with _quiet.hold("levels", _silence, _set_levels):
         try:
             yield
         except IcefloeError:
             raise
         except PySparkException as error:
-            raise _as_ours(error, tuple(available)) from _shown(error)
-        except Py4JJavaError as error:  # what PySpark has no class for: a file Spark can't read
+            raise _translated(error, tuple(available)) from _shown(error)
+        except Py4JJavaError as error:  # PySpark has no class for it, as for an unreadable file
             raise _from_java(error) from _shown(error)
 
 
 def _silence() -> list[int]:
-    """PySpark prints every error as JSON in addition to raising it; the levels that were set."""
+    """Silence PySpark, which also logs every error as JSON; returns the levels that were set."""
     before = [logger.level for logger in _loggers()]
     _set_levels([logging.CRITICAL] * len(before))
     return before
@@ -104,46 +104,46 @@ def _loggers() -> list[logging.Logger]:
 
 @contextmanager
 def detect_jvm_exit() -> Iterator[None]:
-    """Run a statement or part of it; that Spark's JVM ended meanwhile is told as such."""
+    """Run a statement or a part of it; raises SetupError if Spark's JVM exits while it runs."""
     try:
         yield
     except Py4JJavaError:
         raise  # the JVM has answered
     except (Py4JError, ConnectionError, EOFError) as error:
-        if not _is_lost():
+        if not _has_jvm_exited():
             raise
-        raise _lost() from error
+        raise _jvm_exited() from error
 
 
-def _lost() -> SetupError:
+def _jvm_exited() -> SetupError:
     return SetupError(
-        "Spark has ended, most often for want of memory. Nothing was published. Start the program "
-        f"anew. {_MORE_MEMORY}."
+        "The Spark JVM exited, usually because it ran out of memory. Nothing was committed. "
+        f"Restart the program. {_MORE_MEMORY}."
     )
 
 
-def _is_lost() -> bool:
-    """Whether the JVM that this process started has ended."""
+def _has_jvm_exited() -> bool:
+    """Whether the JVM that this process started has exited."""
     jvm = getattr(SparkContext._gateway, "proc", None)
     if jvm is None:
         return False
     try:
-        jvm.wait(_LOST_S)
+        jvm.wait(_EXIT_S)
     except TimeoutExpired:
         return False
     return True
 
 
 def _shown(error: Exception) -> Exception | None:
-    """The error below ours in a traceback; none where it shows a secret, which Spark's keep."""
+    """The cause shown in the traceback; None if it contains a secret, which Spark's errors keep."""
     return None if reveals(error) else error
 
 
 @contextmanager
 def cleaning_up(what: str) -> Iterator[None]:
-    """Give back what a statement used; that this fails is logged and never raised.
+    """Release what a statement used; an error is logged and never raised.
 
-    By then the statement is published, or has an error of its own: neither may be hidden.
+    The statement is published by then, or has an error of its own: neither may be hidden.
     """
     try:
         yield
@@ -155,8 +155,7 @@ def cleaning_up(what: str) -> Iterator[None]:
 def of_one_row(what: str) -> Iterator[None]:
     """Have Spark analyse an expression as a condition; refuse what is not a value of one row.
 
-    Functions that make several rows of one, or one value of several rows, Spark takes in a SELECT
-    alone.
+    Spark accepts generators, aggregates and window functions in a SELECT only.
     """
     try:
         yield
@@ -165,7 +164,7 @@ def of_one_row(what: str) -> Iterator[None]:
         if kind is None:
             raise
         raise StatementError(
-            f"{what} has {kind}: it must be a value of one row alone. Compute it into a table, a "
+            f"{what} has {kind}: it must be a value of one row alone. Compute it in a table, a "
             "view or the source of a MERGE first."
         ) from error
 
@@ -180,31 +179,31 @@ def _of_other_rows(condition: str, text: str) -> str | None:
     return None
 
 
-def _told_by(error: JavaObject) -> str:
-    """What an exception says, or its cause where it only says that one was waited for."""
+def _message_of(error: JavaObject) -> str:
+    """The message of an exception, or of its cause if it only says that a result was awaited."""
     text = str(error.toString())
     cause = error.getCause()
-    return _told_by(cause) if "awaitResult" in text and cause is not None else text
+    return _message_of(cause) if "awaitResult" in text and cause is not None else text
 
 
-def _as_ours(error: PySparkException, available: tuple[str, ...]) -> IcefloeError:
+def _translated(error: PySparkException, available: tuple[str, ...]) -> IcefloeError:
     text = str(error)
     condition = error.getCondition() or ""
-    for judge in (_marked, _environment, _by_condition, _storage):
-        found = judge(error, text, condition, available)
-        if found is not None:
-            return found
+    for translate in (_marked, _environment, _by_condition, _storage):
+        translated = translate(error, text, condition, available)
+        if translated is not None:
+            return translated
     if isinstance(error, AnalysisException):
         return StatementError(_short(text))
     return _unfinished(text, text)
 
 
 def _from_java(error: Py4JJavaError) -> IcefloeError:
-    text = _told_by(error.java_exception)
-    for judge in (_marked, _environment, _storage):
-        found = judge(error, text, "", ())
-        if found is not None:
-            return found
+    text = _message_of(error.java_exception)
+    for translate in (_marked, _environment, _storage):
+        translated = translate(error, text, "", ())
+        if translated is not None:
+            return translated
     shown = _JAVA_CLASS.sub("", text)
     if "FAILED_READ_FILE" in text or "CANNOT_READ_FILE" in text:
         return StorageError(_short(shown))
@@ -212,11 +211,11 @@ def _from_java(error: Py4JJavaError) -> IcefloeError:
 
 
 def _unfinished(text: str, shown: str) -> IcefloeError:
-    """What a statement that is right in itself failed of."""
-    if any(told in text for told in _STOPPED):
-        return _lost()
-    if found := _NO_MEMORY.search(text):
-        kind = f" ({found[1].strip()})" if found[1] else ""
+    """Why a correct statement failed."""
+    if any(message in text for message in _STOPPED):
+        return _jvm_exited()
+    if memory := _NO_MEMORY.search(text):
+        kind = f" ({memory[1].strip()})" if memory[1] else ""
         return SetupError(f"Spark has too little memory for the statement{kind}. {_MORE_MEMORY}.")
     return StatementError(f"Spark could not run the statement: {_short(shown)}")
 
@@ -224,7 +223,7 @@ def _unfinished(text: str, shown: str) -> IcefloeError:
 def _marked(
     _error: Exception, text: str, _condition: str, _available: tuple[str, ...]
 ) -> IcefloeError | None:
-    """Errors that our own expressions and tasks raise, with the facts between markers."""
+    """Errors of our own expressions and tasks, with the details between markers."""
     if null := _NULL.search(text):
         return NullabilityError(null[1])
     if outside := _OUTSIDE.search(text):
@@ -272,7 +271,9 @@ def _by_condition(
     if condition == "AMBIGUOUS_REFERENCE":
         name = str(facts.get("name", "?")).replace("`", "")
         meant = str(facts.get("referenceNames", "")).strip("[]").replace("`", "")
-        return StatementError(f"Column {name!r} is ambiguous: it may be any of {meant}. Say which.")
+        return StatementError(
+            f"Column {name!r} is ambiguous: it may be any of {meant}. Qualify it."
+        )
     if condition.endswith(("NOT_BOOLEAN", "NOT_BOOLEAN_TYPE")):
         shown = str(facts.get("filter", facts.get("joinCondition", "?"))).strip('"')
         kind = str(facts.get("type", facts.get("conditionType", "?"))).strip('"')
@@ -283,17 +284,17 @@ def _by_condition(
 
 
 def _parse_error(text: str) -> ParseError:
-    """Spark's message, shown at the place it tells of in the text it was given."""
-    place, sql = _PLACE.search(text), text.partition("== SQL ==\n")[2]
-    if place is None or not sql:
+    """Spark's message, shown at its position in the text."""
+    position, sql = _POSITION.search(text), text.partition("== SQL ==\n")[2]
+    if position is None or not sql:
         return ParseError(_short(text, keep_sql=True))
-    # Spark puts a line of dashes and a caret below the line at fault.
-    given = sql.split("\nJVM stacktrace")[0].split("\n")
-    given = [line for line in given if not _CARET.fullmatch(line)]
-    line, column = int(place[1]), int(place[2])
-    start = sum(len(above) + 1 for above in given[: line - 1])
-    reason = text[: place.start()].partition("SQLSTATE")[0].strip()
-    return ParseError(_CONDITION.sub("", reason), "\n".join(given), start + column)
+    # Spark adds a line of dashes and a caret below the line with the error.
+    lines = sql.split("\nJVM stacktrace")[0].split("\n")
+    lines = [line for line in lines if not _CARET.fullmatch(line)]
+    line_number, column = int(position[1]), int(position[2])
+    start = sum(len(above) + 1 for above in lines[: line_number - 1])
+    reason = text[: position.start()].partition("SQLSTATE")[0].strip()
+    return ParseError(_CONDITION.sub("", reason), "\n".join(lines), start + column)
 
 
 def _storage(
@@ -325,10 +326,10 @@ def _proposals(facts: dict[str, str]) -> list[str]:
 
 def _short(text: str, *, keep_sql: bool = False) -> str:
     """The message without stack traces."""
-    found = _FIRST_LINE.match(text) if not keep_sql else None
-    cut = (
-        found[1]
-        if found
+    first = _FIRST_LINE.match(text) if not keep_sql else None
+    short = (
+        first[1]
+        if first
         else text.split("\nJVM stacktrace", maxsplit=1)[0].split("\n\tat ", maxsplit=1)[0]
     )
-    return _OUR_COLUMN.sub("(a column of icefloe)", cut.split(";\n'")[0]).strip()
+    return _OUR_COLUMN.sub("(a column of icefloe)", short.split(";\n'")[0]).strip()

@@ -1,4 +1,4 @@
-"""The Spark session: the caller's, the active one, or a local one with what the engine needs."""
+"""Spark sessions: found or started, prepared for the engine, and stopped by their last user."""
 
 from __future__ import annotations
 
@@ -25,100 +25,188 @@ from icefloe.errors import SetupError
 
 log = logging.getLogger("icefloe")
 
+_JAVA = 17
+_VERSIONS = {"pyspark": ("4.1", "4.4"), "pyiceberg": ("0.12", "0.13"), "pyarrow": ("21", "27")}
 
-# -------------------------------------------------------------------------------------------------
-# Changes that are in force for as long as someone holds them, in whichever thread.
+READS_BY_ID = "spark.sql.parquet.fieldId.read.enabled"
+LOST_SETTING = (
+    f"The session setting {READS_BY_ID} was changed or reset. Without it Spark finds the columns "
+    "of data files by name, and reads NULL where a column was renamed. Set it to true again, or "
+    "create the scan again, and do not reset the session while a statement or a scan runs."
+)
+# Set on every session at run time: reading Iceberg files by field id needs them.
+_NEEDED = {
+    READS_BY_ID: "true",
+    # The default is one listing task per path, which is very slow for thousands of files.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+}
+# Set on sessions that icefloe starts.
+_LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.shuffle.partitions": "16",
+    "spark.sql.session.timeZone": "UTC",
+    # By default small files count as 4 MB larger when they are grouped into tasks, which spreads
+    # large files unevenly. A file on a local disk opens much faster.
+    "spark.sql.files.openCostInBytes": "524288",
+    # Java's serialization, which spills persisted rows, holds a hundred batches of up to 4 MB.
+    "spark.serializer.objectStreamReset": "10",
+    # Otherwise PySpark inspects the stack for every column, and asks the JVM for settings.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+}
 
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class Holds(Generic[K, V]):
-    """Counts the holders of each key: the first changes something, the last restores it."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._holders: dict[K, tuple[int, V]] = {}  # how many, and what to restore
-
-    @contextmanager
-    def hold(self, key: K, change: Callable[[], V], restore: Callable[[V], None]) -> Iterator[None]:
-        """Run the block with the change in force.
-
-        `change` returns what `restore` gets. Restoring must not hide the outcome of the block, so
-        that its failure (the session has ended, most often) is only logged.
-        """
-        with self._lock:
-            count, before = self._holders[key] if key in self._holders else (0, change())
-            self._holders[key] = (count + 1, before)
-        try:
-            yield
-        finally:
-            with self._lock:
-                count, before = self._holders.pop(key)
-                if count > 1:
-                    self._holders[key] = (count - 1, before)
-                else:
-                    _attempt(restore, before)
-
-
-def _attempt(restore: Callable[[V], None], before: V) -> None:
-    try:
-        restore(before)
-    except Exception as error:  # noqa: BLE001 - see `hold`
-        log.debug("could not restore %r: %r", before, error)
+_MEMORY_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 
-# -------------------------------------------------------------------------------------------------
-# Settings of a Spark session that hold for a moment.
+def session_of(spark: SparkSession | None, lake: object = None) -> SparkSession:
+    """The caller's session, or one that the lake uses from now on, prepared for the engine."""
+    check_versions()
+    if spark is None:
+        session = started.used_by(lake, _find)
+    else:
+        session = spark
+        started.hand_over(session)
+    prepare(session)
+    return session
 
-_held: Holds[tuple[str, str], str] = Holds()
+
+def time_zone(session: SparkSession) -> str:
+    """The time zone that the session reads timestamps without one in."""
+    return str(session.conf.get("spark.sql.session.timeZone"))
 
 
-def spark_conf(spark: SparkSession, key: str, value: str) -> AbstractContextManager[None]:
-    """Set a session's setting for the time of the block, which may be run by several threads.
+def prepare(session: SparkSession) -> None:
+    """Set what the engine needs on a session."""
+    for key, value in _NEEDED.items():
+        session.conf.set(key, value)
 
-    The first holder keeps the value that was there, the last one brings it back.
+
+@contextmanager
+def reading_by_id(session: SparkSession) -> Iterator[None]:
+    """Run jobs that read data files; SetupError if the session stopped reading by field id.
+
+    Another thread may reset the session at any time; what was read then must not be published.
     """
-
-    def change() -> str:
-        before = str(spark.conf.get(key))
-        spark.conf.set(key, value)
-        return before
-
-    return _held.hold((_identity(spark), key), change, lambda before: spark.conf.set(key, before))
+    prepare(session)
+    yield
+    if session.conf.get(READS_BY_ID, None) != _NEEDED[READS_BY_ID]:
+        raise SetupError(f"{LOST_SETTING} Nothing was published.")
 
 
-def _identity(spark: Any) -> str:
-    """What all Python objects of one session share."""
-    java = getattr(spark, "_jsparkSession", None)  # Spark Connect refuses it as an attribute
-    return str(spark.session_id if java is None else java.sessionUUID())
+def _find() -> SparkSession:
+    return SparkSession.getActiveSession() or _running() or _start()
+
+
+def _running() -> SparkSession | None:
+    """The session of this process; PySpark does not report it as active in other threads."""
+    if SparkContext._active_spark_context is None:
+        with suppress(PySparkException):  # there is none
+            return SparkSession.active()  # of Spark Connect
+        return None
+    session: SparkSession = SparkSession.builder.getOrCreate()
+    return session
+
+
+def check_versions() -> None:
+    """Refuse library versions that icefloe was not tested with."""
+    for package, (least, below) in _VERSIONS.items():
+        installed = version(package)
+        if not _numbers(least) <= _numbers(installed) < _numbers(below):
+            raise SetupError(
+                f"{package} {installed} is installed; icefloe needs {package}>={least},<{below}. "
+                f"Install it with: pip install '{package}>={least},<{below}'"
+            )
+
+
+def check_java() -> None:
+    """Raise a clear error if Spark would fail to start for lack of a suitable Java."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    advice = f"Spark needs Java {_JAVA} or newer: install it (on Debian: apt-get install "
+    advice += f"openjdk-{_JAVA}-jre-headless) or set JAVA_HOME."
+    if java is None:
+        raise SetupError(f"No Java was found. {advice}")
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
+    major = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    if major is None or int(major[1]) < _JAVA:
+        shown = major[1] if major else "of an unknown version"
+        raise SetupError(f"Java {shown} was found at {java}. {advice}")
+
+
+def heap_bytes(memory: int) -> int:
+    """The heap of a session that icefloe starts: a quarter of the memory, from 1 GB to 4."""
+    return min(max(memory // 4, 2**30), 2**32)
+
+
+def _memory_bytes() -> int:
+    """The memory of this machine or container; 0 if it is unknown."""
+    limits = []
+    with suppress(AttributeError, ValueError, OSError):  # Windows has no sysconf
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for file in _MEMORY_LIMITS:
+        with suppress(OSError, ValueError):  # "max" where there is no limit
+            limits.append(int(file.read_text()))
+    return min(limits, default=0)
+
+
+def _start() -> SparkSession:
+    """A local session, or the Spark Connect session that the environment asks for."""
+    remote = os.environ.get("SPARK_REMOTE", "")
+    if not remote.startswith("sc:"):
+        check_java()
+        # Spark's default is 1 GB. Every other place for this setting overrides this one.
+        os.environ.setdefault("SPARK_DRIVER_MEMORY", f"{heap_bytes(_memory_bytes()) >> 20}m")
+    builder: Any = SparkSession.builder.appName("icefloe")
+    if not remote:
+        builder = builder.master("local[*]")
+    # Workers run `python3` from the PATH by default, which may lack PyArrow. PySpark reads this
+    # variable, not the equivalent setting.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    for key, value in _LOCAL.items():
+        builder = builder.config(key, value)
+    with warnings.catch_warnings():
+        # Some settings of a running Spark Connect server cannot be changed.
+        warnings.filterwarnings("ignore", "Failed to set spark")
+        session: SparkSession = builder.getOrCreate()
+    with suppress(PySparkException):  # Spark Connect has no context
+        session.sparkContext.setLogLevel("FATAL")  # errors are raised as our own
+    started.add(session)
+    return session
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
 
 # -------------------------------------------------------------------------------------------------
-# Which lakes use the Spark sessions that icefloe started; the last of them stops its session.
+# Sessions that icefloe started, which the last lake that uses them stops
 
 
 class StartedSessions:
-    """Sessions that icefloe started and may stop; lakes are held weakly."""
+    """Sessions that icefloe started and may stop; lakes are referenced weakly."""
 
     def __init__(self) -> None:
         self._lock = RLock()
         self._users: list[tuple[SparkSession, WeakSet[object]]] = []
 
     def add(self, session: SparkSession) -> None:
-        """Take a session that was just started; those that have ended are forgotten."""
+        """Register a session that was just started, and drop those that have ended."""
         with self._lock:
             self._users = [(one, users) for one, users in self._users if _is_running(one)]
             if self._users_of(session) is None:
                 self._users.append((session, WeakSet()))
 
     def hand_over(self, session: SparkSession) -> None:
-        """The caller passed the session in: it is theirs from now on, whoever started it."""
+        """Leave a session to the caller, who passed it in: icefloe no longer stops it."""
         with self._lock:
             self._users = [pair for pair in self._users if not _same(pair[0], session)]
 
     def used_by(self, user: object, find: Callable[[], SparkSession]) -> SparkSession:
-        """The session that `find` finds or starts, which `user` uses until it is released."""
+        """The session that `find` returns, which `user` uses until it is released."""
         with self._lock:
             session = find()
             users = self._users_of(session)
@@ -127,7 +215,7 @@ class StartedSessions:
             return session
 
     def release(self, user: object) -> None:
-        """End a lake's use of its session; the last one's stops a session that icefloe started."""
+        """End a lake's use of its session; the last user stops a session that icefloe started."""
         with self._lock:
             for session, users in list(self._users):
                 if user not in users:
@@ -159,7 +247,7 @@ def _is_running(session: Any) -> bool:
 
 
 def _stop(session: SparkSession) -> None:
-    """Stop a session; stopping one that has ended already would end its successor."""
+    """Stop a session, unless it has ended: that would stop its successor."""
     try:
         if _is_running(session):
             session.stop()
@@ -167,160 +255,72 @@ def _stop(session: SparkSession) -> None:
         log.debug("could not stop the Spark session: %r", error)
 
 
-_JAVA = 17
-_VERSIONS = {"pyspark": ("4.1", "4.4"), "pyiceberg": ("0.12", "0.13"), "pyarrow": ("21", "27")}
-
-READS_BY_ID = "spark.sql.parquet.fieldId.read.enabled"
-LOST_SETTING = (
-    f"The session setting {READS_BY_ID} was changed or reset. Without it Spark finds the columns "
-    "of data files by name, and reads NULL where a column was renamed. Set it to true again, or "
-    "make the scan again, and do not reset the session while a statement or a scan runs."
-)
-# Set on every session, at run time: what reading Iceberg files by field id needs.
-_NEEDED = {
-    READS_BY_ID: "true",
-    # One listing task per path is the default, and ruinous for thousands of files.
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
-}
-# Set on sessions that icefloe starts.
-_LOCAL = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-    "spark.sql.shuffle.partitions": "16",
-    "spark.sql.session.timeZone": "UTC",
-    # Small files share a task as if each had 4 MB more, by default: the large ones are spread
-    # unevenly then. On this machine's disk a file is opened in no time.
-    "spark.sql.files.openCostInBytes": "524288",
-    # Java's serialization, by which kept rows go to disk, holds a hundred batches of up to 4 MB.
-    "spark.serializer.objectStreamReset": "10",
-    # Else PySpark looks at the stack for every column that is made, and asks the JVM for settings.
-    "spark.python.sql.dataFrameDebugging.enabled": "false",
-}
-
-_MEMORY_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
-
 started = StartedSessions()
 
 
-def session_of(spark: SparkSession | None, lake: object = None) -> SparkSession:
-    """The session to work with, set up for the engine: the caller's, or one that the lake uses."""
-    check_versions()
-    if spark is None:
-        chosen = started.used_by(lake, _find)
-    else:
-        chosen = spark
-        started.hand_over(chosen)
-    prepare(chosen)
-    return chosen
+# -------------------------------------------------------------------------------------------------
+# Temporary changes, shared by threads
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-def time_zone(session: SparkSession) -> str:
-    """The time zone that the session reads timestamps without one in."""
-    return str(session.conf.get("spark.sql.session.timeZone"))
+class Holds(Generic[K, V]):
+    """Counts the holders of each key: the first changes something, the last restores it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._holders: dict[K, tuple[int, V]] = {}  # how many, and what to restore
+
+    @contextmanager
+    def hold(self, key: K, change: Callable[[], V], restore: Callable[[V], None]) -> Iterator[None]:
+        """Run the block with the change in force.
+
+        `change` returns what `restore` gets. Restoring must not hide the outcome of the block, so
+        its failure, usually because the session has ended, is only logged.
+        """
+        with self._lock:
+            count, before = self._holders[key] if key in self._holders else (0, change())
+            self._holders[key] = (count + 1, before)
+        try:
+            yield
+        finally:
+            with self._lock:
+                count, before = self._holders.pop(key)
+                if count > 1:
+                    self._holders[key] = (count - 1, before)
+                else:
+                    _attempt(restore, before)
 
 
-def prepare(session: SparkSession) -> None:
-    """Set what the engine needs on a session that statements run in."""
-    for key, value in _NEEDED.items():
-        session.conf.set(key, value)
+def _attempt(restore: Callable[[V], None], before: V) -> None:
+    try:
+        restore(before)
+    except Exception as error:  # noqa: BLE001 - see `hold`
+        log.debug("could not restore %r: %r", before, error)
 
 
-@contextmanager
-def reading_by_id(session: SparkSession) -> Iterator[None]:
-    """Run jobs that read data files; SetupError if the session stopped reading by field id.
+# -------------------------------------------------------------------------------------------------
+# Temporary settings of a Spark session
 
-    Another thread may reset the session at any time. What was read then is not to be published.
+_held: Holds[tuple[str, str], str] = Holds()
+
+
+def spark_conf(spark: SparkSession, key: str, value: str) -> AbstractContextManager[None]:
+    """Set a session's setting while the block runs, which several threads may do at once.
+
+    The first holder saves the value, the last one restores it.
     """
-    prepare(session)
-    yield
-    if session.conf.get(READS_BY_ID, None) != _NEEDED[READS_BY_ID]:
-        raise SetupError(f"{LOST_SETTING} Nothing was published.")
+
+    def change() -> str:
+        before = str(spark.conf.get(key))
+        spark.conf.set(key, value)
+        return before
+
+    return _held.hold((_identity(spark), key), change, lambda before: spark.conf.set(key, before))
 
 
-def _find() -> SparkSession:
-    return SparkSession.getActiveSession() or _running() or _start()
-
-
-def _running() -> SparkSession | None:
-    """The session of this process; in a thread of its own it is not told as the active one."""
-    if SparkContext._active_spark_context is None:
-        with suppress(PySparkException):  # there is none
-            return SparkSession.active()  # of Spark Connect
-        return None
-    session: SparkSession = SparkSession.builder.getOrCreate()
-    return session
-
-
-def check_versions() -> None:
-    """Refuse library versions that icefloe was not tested with."""
-    for package, (least, below) in _VERSIONS.items():
-        found = version(package)
-        if not _numbers(least) <= _numbers(found) < _numbers(below):
-            raise SetupError(
-                f"{package} {found} is installed; icefloe needs {package}>={least},<{below}. "
-                f"Install it with: pip install '{package}>={least},<{below}'"
-            )
-
-
-def check_java() -> None:
-    """Refuse to start Spark without a Java that can run it, before Spark fails obscurely."""
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
-    advice = f"Spark needs Java {_JAVA} or newer: install it (on Debian: apt-get install "
-    advice += f"openjdk-{_JAVA}-jre-headless) or set JAVA_HOME."
-    if java is None:
-        raise SetupError(f"No Java was found. {advice}")
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
-    found = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
-    if found is None or int(found[1]) < _JAVA:
-        shown = found[1] if found else "of an unknown version"
-        raise SetupError(f"Java {shown} was found at {java}. {advice}")
-
-
-def heap_bytes(memory: int) -> int:
-    """The heap of a session that icefloe starts: a quarter of the memory, from 1 GB to 4."""
-    return min(max(memory // 4, 2**30), 2**32)
-
-
-def _memory_bytes() -> int:
-    """The memory of this machine or container; 0 where it is not told."""
-    found = []
-    with suppress(AttributeError, ValueError, OSError):  # Windows has no sysconf
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    for limit in _MEMORY_LIMITS:
-        with suppress(OSError, ValueError):  # "max" where there is no limit
-            found.append(int(limit.read_text()))
-    return min(found, default=0)
-
-
-def _start() -> SparkSession:
-    """A local session, or the Spark Connect session that the environment asks for."""
-    remote = os.environ.get("SPARK_REMOTE", "")
-    if not remote.startswith("sc:"):
-        check_java()
-        # Spark's own default is 1 GB. Of all places to say so, this one gives way to the others.
-        os.environ.setdefault("SPARK_DRIVER_MEMORY", f"{heap_bytes(_memory_bytes()) >> 20}m")
-    builder: Any = SparkSession.builder.appName("icefloe")
-    if not remote:
-        builder = builder.master("local[*]")
-    # Workers run `python3` from the PATH unless told otherwise, and would miss PyArrow. PySpark
-    # reads this variable only, not the setting of the same meaning.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    for key, value in _LOCAL.items():
-        builder = builder.config(key, value)
-    with warnings.catch_warnings():
-        # A Spark Connect server that runs already has some settings for good.
-        warnings.filterwarnings("ignore", "Failed to set spark")
-        session: SparkSession = builder.getOrCreate()
-    with suppress(PySparkException):  # Spark Connect has no context
-        session.sparkContext.setLogLevel("FATAL")  # errors are raised, and told in our words
-    started.add(session)
-    return session
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+def _identity(spark: Any) -> str:
+    """An id that all Python objects of one session share."""
+    java = getattr(spark, "_jsparkSession", None)  # Spark Connect refuses it as an attribute
+    return str(spark.session_id if java is None else java.sessionUUID())

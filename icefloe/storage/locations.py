@@ -86,17 +86,17 @@ class Name:
 
     @property
     def is_local(self) -> bool:
-        """Whether this process can look at the file itself."""
+        """Whether the file is on a disk of this machine."""
         return self.scheme == LOCAL and not self.authority
 
     @property
     def decoded(self) -> Name:
-        """The name with `%20` read as a blank, as engines do that take a location for a URL."""
+        """The name with `%20` decoded, as engines do that parse a location as a URL."""
         return replace(self, path=_plain(unquote(self.path))) if "%" in self.path else self
 
     @property
     def spellings(self) -> frozenset[Name]:
-        """Every file that an engine may take this location for."""
+        """Every file that an engine may open for this location."""
         as_url = _STRIPPED.sub("", _QUERY.sub("", self.path))
         cut = self if as_url == self.path else replace(self, path=_plain(as_url))
         return frozenset((self, self.decoded, cut, cut.decoded))
@@ -108,7 +108,7 @@ class Name:
 
     @property
     def real(self) -> Name:
-        """The name of a local file or folder with symbolic links followed; others as they are."""
+        """The name with symbolic links resolved, if it is local."""
         return replace(self, path=os.path.realpath(self.path)) if self.is_local else self
 
     def below(self, relative: str) -> Name:
@@ -117,21 +117,21 @@ class Name:
 
     def holds(self, other: Name) -> bool:
         """Whether `other` is this folder, or inside it."""
-        here = (self.scheme, self.authority) == (other.scheme, other.authority)
-        return here and f"{other.path}/".startswith(f"{self.path.rstrip('/')}/")
+        same_store = (self.scheme, self.authority) == (other.scheme, other.authority)
+        return same_store and f"{other.path}/".startswith(f"{self.path.rstrip('/')}/")
 
 
 def name_of(location: str) -> Name:
-    """The name of a location; raises StorageError for one that says not where it is."""
+    """The name of a location; raises StorageError for a relative path."""
     if location.startswith("/"):
         return Name(LOCAL, "", _plain(location))
-    found = _URI.fullmatch(location)
-    if found is None:
+    uri = _URI.fullmatch(location)
+    if uri is None:
         raise StorageError(
             f"The location {location!r} is neither a URI nor an absolute path, so it cannot be "
-            "compared with the files there are. Nothing was deleted."
+            "compared with other files. Nothing was deleted."
         )
-    scheme, authority, path = found[1].lower(), found[2] or "", found[3] or "/"
+    scheme, authority, path = uri[1].lower(), uri[2] or "", uri[3] or "/"
     scheme = _ALIASES.get(scheme, scheme)
     if scheme == LOCAL and authority == "localhost":
         authority = ""
@@ -150,7 +150,7 @@ def _plain(path: str) -> str:
 
 @dataclass(frozen=True)
 class KnownFiles:
-    """Files that a table's metadata leads to, under every spelling of their names."""
+    """Files that a table's metadata refers to, under every spelling of their names."""
 
     names: frozenset[Name]
 
@@ -163,11 +163,11 @@ class KnownFiles:
         """Whether `name` provably is one of the files."""
         if not self.names.isdisjoint(name.spellings):
             return True
-        found = _inode(name)
-        return found is not None and found in self._inodes
+        inode = _inode(name)
+        return inode is not None and inode in self._inodes
 
     def lookalike(self, name: Name, folder: Name) -> Name | None:
-        """A file outside `folder` that may be `name`: called the same, and not provably another."""
+        """A file outside `folder` that may be `name`: named alike, and not provably another."""
         for other in self._by_last.get(name.last, ()):
             if not folder.holds(other) and not _are_distinct(name, other):
                 return other
@@ -175,19 +175,19 @@ class KnownFiles:
 
     @cached_property
     def _inodes(self) -> frozenset[tuple[int, int]]:
-        found = (_inode(name) for name in self.names)
-        return frozenset(inode for inode in found if inode is not None)
+        inodes = (_inode(name) for name in self.names)
+        return frozenset(inode for inode in inodes if inode is not None)
 
     @cached_property
     def _by_last(self) -> dict[str, list[Name]]:
-        found: dict[str, list[Name]] = {}
+        by_last: dict[str, list[Name]] = {}
         for name in self.names:
-            found.setdefault(name.last, []).append(name)
-        return found
+            by_last.setdefault(name.last, []).append(name)
+        return by_last
 
 
 def _inode(name: Name) -> tuple[int, int] | None:
-    """Device and inode of a local file; None when it is elsewhere or cannot be looked at."""
+    """Device and inode of a local file; None for other files, and if it cannot be read."""
     if not name.is_local:
         return None
     try:
@@ -203,7 +203,7 @@ def _are_distinct(one: Name, other: Name) -> bool:
     A network file system that is mounted twice has two devices and the same inodes.
     """
     if one.is_local and other.is_local:
-        found, theirs = _inode(one), _inode(other)
-        return found is not None and theirs is not None and found[1] != theirs[1]
+        first, second = _inode(one), _inode(other)
+        return first is not None and second is not None and first[1] != second[1]
     same_store = (one.scheme, one.authority) == (other.scheme, other.authority)
     return same_store and one.scheme in OBJECT_STORES

@@ -65,8 +65,8 @@ def test_numbers_of_days_and_micros_stay_and_null_is_null() -> None:
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("at", datetime(1970, 1, 1), "no value of a timestamptz partition: it must be with a time"),
-        ("local", datetime(1970, 1, 1, tzinfo=UTC), "it must be without a time zone"),
+        ("at", datetime(1970, 1, 1), "not a value of a timestamptz partition: it must have a time"),
+        ("local", datetime(1970, 1, 1, tzinfo=UTC), "it must have no time zone"),
     ],
 )
 def test_a_datetime_of_the_other_kind_is_refused(

@@ -217,7 +217,7 @@ def test_an_unknown_transform_or_a_missing_source_is_refused(spark: SparkSession
 
     with pytest.raises(UnsupportedTableError, match="'p0' applies unknown to type long"):
         partition_columns(spec_of(1, [UnknownTransform("zorder")]), schema)
-    with pytest.raises(UnsupportedTableError, match="none has the id 9"):
+    with pytest.raises(UnsupportedTableError, match="no column has the id 9"):
         partition_columns(spec_of(9, [IdentityTransform()]), schema)
 
 
