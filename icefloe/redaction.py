@@ -1,4 +1,4 @@
-"""Secrets of catalogs kept out of messages and logs.
+"""Keep the secrets of catalogs out of messages and logs.
 
 Secrets are registered when a catalog is opened or a table is loaded. Every message of icefloe
 passes through `redacted`; a logging filter does the same for its log records.
@@ -21,8 +21,8 @@ _T = TypeVar("_T")
 MASK = "*********(redacted)"  # as Spark writes it
 
 _SHORTEST = 4
-DISTINCT = 8  # shorter secrets may be part of a common word: only whole words are masked
-_MOST = 500  # tokens that servers issue for each table are dropped in their order
+DISTINCT = 8  # shorter secrets may be part of a common word, so only whole words are masked
+_MAX_SECRETS = 500  # the oldest are dropped: servers issue tokens for each table
 _NAMES = re.compile(
     r"passw|passphrase|pwd|secret|token|credential|authorization|signature|"
     r"(access|account|shared|api|private|customer|sse)[-_.]?key|"
@@ -38,7 +38,7 @@ _PLAIN_VALUES = {"true", "false", "none", "null"}
 _USERINFO = re.compile(r"^[\w+.-]+://([^:/?#@]*)(?::([^@]*)((?:@[^/?#]*)*))?@")
 _IN_TEXT = re.compile(r"([A-Za-z][\w+.-]*://[^\s:/@'\"]*):[^\s/@'\"]+@")
 
-# What `repr` and JSON write with backslashes, one inside another with several.
+# Characters that `repr` and JSON escape with a backslash, nested ones with several.
 _ESCAPED = {"'": r"\\*'", '"': r'\\*"', "\\": r"\\+", "\n": r"(?:\n|\\+n)", "\t": r"(?:\t|\\+t)"}
 
 
@@ -47,19 +47,21 @@ class _Registry:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._known: dict[str, re.Pattern[str]] = {}  # in the order of registration
-        self.patterns: tuple[re.Pattern[str], ...] = ()  # of the longest first
+        self._by_secret: dict[str, re.Pattern[str]] = {}  # in the order of registration
+        self.patterns: tuple[re.Pattern[str], ...] = ()  # longest secret first
 
     def add(self, secrets: set[str]) -> None:
-        """Register some more; of too many the oldest are dropped."""
+        """Register more secrets; beyond the maximum, the oldest are dropped."""
         with self._lock:
-            if not (new := secrets - self._known.keys()):
+            if not (new := secrets - self._by_secret.keys()):
                 return
-            self._known.update({secret: re.compile(_masked_form(secret)) for secret in sorted(new)})
-            for oldest in list(self._known)[: max(0, len(self._known) - _MOST)]:
-                del self._known[oldest]
-            longest_first = sorted(self._known, key=len, reverse=True)
-            self.patterns = tuple(self._known[secret] for secret in longest_first)
+            self._by_secret.update(
+                {secret: re.compile(_masked_form(secret)) for secret in sorted(new)}
+            )
+            for oldest in list(self._by_secret)[: max(0, len(self._by_secret) - _MAX_SECRETS)]:
+                del self._by_secret[oldest]
+            longest_first = sorted(self._by_secret, key=len, reverse=True)
+            self.patterns = tuple(self._by_secret[secret] for secret in longest_first)
 
 
 _registry = _Registry()
@@ -73,19 +75,19 @@ def names_secret(key: str) -> bool:
 def register(
     properties: Mapping[str, object], *, shortest: int = 0, names: Container[str] = ()
 ) -> None:
-    """Keep the secrets among these properties out of every message from now on.
+    """Register the secrets among these properties, to mask them in every message from now on.
 
-    None shorter than `shortest`, and none that is one of `names`: a table's property may well say
-    which column has a token.
+    Values shorter than `shortest` and values among `names` are not secrets: a property of a table
+    may name the column that has a token.
     """
-    found = (
+    forms = (
         form
         for key, value in properties.items()
         for secret in _secrets_in(str(key), value)
         if len(secret) >= shortest and secret not in names
         for form in _forms(secret)
     )
-    _registry.add(set(found))
+    _registry.add(set(forms))
 
 
 def redacted(text: str) -> str:
@@ -104,14 +106,14 @@ def shown_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def redacted_texts(value: Any) -> Any:
-    """A text or a tuple of texts without secrets; any other value as it is."""
+    """A text or a tuple of texts without secrets; any other value unchanged."""
     if type(value) is tuple:
         return tuple(redacted_texts(one) for one in value)
     return redacted(value) if type(value) is str else value
 
 
 def masked_repr(kind: type[_T]) -> type[_T]:
-    """Take secrets out of the repr of a class; stands above `@dataclass`, which writes the repr."""
+    """Mask secrets in the repr of a class; applied after `@dataclass`, which generates the repr."""
     plain = kind.__repr__
 
     @wraps(plain)
@@ -129,7 +131,7 @@ def reveals(error: BaseException) -> bool:
 
 
 def scrub(error: BaseException) -> None:
-    """Take secrets out of an exception of another library, and of those it was raised from."""
+    """Mask secrets in an exception of another library, and in its causes."""
     pending, seen = [error], set[int]()
     while pending:
         one = pending.pop()
@@ -143,7 +145,7 @@ def scrub(error: BaseException) -> None:
 
 @contextmanager
 def scrubbed() -> Iterator[None]:
-    """Run calls of a catalog; what they raise leaves here without secrets."""
+    """Run calls of a catalog; secrets in their errors are masked."""
     try:
         yield
     except BaseException as error:
@@ -155,7 +157,7 @@ def _scrub_one(error: BaseException) -> None:
     if (clean := redacted_texts(error.args)) != error.args:
         error.args = clean
     for name in ("strerror", "filename", "statement"):
-        with suppress(Exception):  # a property, perhaps: the error itself must get through
+        with suppress(Exception):  # it may be a property; the error itself must be raised
             value = getattr(error, name, None)
             if (clean := redacted_texts(value)) != value:
                 setattr(error, name, clean)
@@ -164,7 +166,7 @@ def _scrub_one(error: BaseException) -> None:
 
 
 def _secrets_in(key: str, value: object) -> Iterator[str]:
-    """The secrets of one property, which may be a URI or hold several values."""
+    """The secrets of one property, which may be a URI or contain several values."""
     if isinstance(value, Mapping):
         for inner, nested in value.items():
             yield from _secrets_in(f"{key}.{inner}", nested)
@@ -175,16 +177,16 @@ def _secrets_in(key: str, value: object) -> Iterator[str]:
         yield text
         yield from re.split(r"[\s:]", text, maxsplit=1)[1:]  # of `id:secret` and `Bearer token`
     for part in text.split(";"):  # of a connection string
-        name, given, secret = part.partition("=")
-        if given and re.fullmatch(r"[\w -]+", name) and names_secret(name.replace(" ", "")):
+        name, separator, secret = part.partition("=")
+        if separator and re.fullmatch(r"[\w -]+", name) and names_secret(name.replace(" ", "")):
             yield secret
 
 
 def _secrets_of_uri(text: str) -> Iterator[str]:
     if "://" not in text:
         return
-    if found := _USERINFO.match(text):
-        user, password, more = found.groups()
+    if userinfo := _USERINFO.match(text):
+        user, password, more = userinfo.groups()
         if password is not None:
             yield password
             yield f"{password}{more}"
@@ -197,7 +199,7 @@ def _secrets_of_uri(text: str) -> Iterator[str]:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """A secret as messages may spell it: quoted for a URI or not."""
+    """The spellings of a secret in messages: with and without URI quoting."""
     for plain in {secret, unquote(secret), unquote_plus(secret)}:
         for form in (plain, quote(plain, safe=""), quote(plain), quote_plus(plain)):
             if len(form) >= _SHORTEST and form.lower() not in _PLAIN_VALUES:
@@ -210,7 +212,7 @@ def _masked_form(secret: str) -> str:
 
 
 class _SecretsFilter(logging.Filter):
-    """Log records without secrets, in their messages and tracebacks."""
+    """Masks secrets in the messages and tracebacks of log records."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()

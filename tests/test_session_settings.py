@@ -1,4 +1,4 @@
-"""Settings that hold for a moment come back, whoever holds them last."""
+"""Temporary settings of a session are restored, whoever holds them last."""
 
 from __future__ import annotations
 

@@ -201,8 +201,8 @@ def test_threads_that_connect_and_stop_at_once(made, opened):
 def test_sessions_of_spark_connect_are_distinguished_by_their_ids():
     started, lakes = StartedSessions(), [opened_lake() for _ in range(3)]
     one, other = FakeConnectSession("1"), FakeConnectSession("2")
-    for found in (one, other):
-        started.add(found)
+    for each in (one, other):
+        started.add(each)
     started.used_by(lakes[0], lambda: one)
     started.used_by(lakes[1], lambda: FakeConnectSession("1"))
     started.used_by(lakes[2], lambda: other)
