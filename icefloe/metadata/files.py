@@ -55,7 +55,6 @@ def ids_of_columns(schema: Schema, names: Container[str]) -> tuple[frozenset[int
     )
 
 
-@masked_repr
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """A leaf column of a schema: what Parquet calls a column."""
@@ -90,6 +89,7 @@ def _collect(
         by_path[path] = Leaf(field_id, kind, repeated)
 
 
+@masked_repr
 @dataclass(frozen=True, slots=True)
 class LiveFile:
     """One live manifest entry: a data or delete file with its sequence numbers."""
