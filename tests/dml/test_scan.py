@@ -103,7 +103,7 @@ def test_rollback_keeps_history(table_of, mode):
     assert len(rows(table, snapshot_id=second)) == 2
     with pytest.raises(errors.StatementError, match="no snapshot 77"):
         table.rollback(77)
-    with pytest.raises(errors.StatementError, match="snapshot_id, or as_of"):
+    with pytest.raises(errors.StatementError, match="either a snapshot_id or as_of"):
         table.rollback()
 
 
