@@ -61,7 +61,7 @@ class DmlResult(RowCounts):
         return replace(self, **vars(counts))
 
     def as_dict(self) -> dict[str, object]:
-        """Every figure by name, in the order of the columns that `--format csv` prints."""
+        """Every figure by name: operation, rows, files, times, then how bytes were written."""
         counters = [counter.name for counter in fields(RowCounts)]
         rows = [name for name in counters if name.startswith("rows_")]
         first = ["operation", "mode", "snapshot_id", *rows]
