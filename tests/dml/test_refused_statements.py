@@ -122,7 +122,7 @@ def test_bad_options_are_refused(table_of):
         table.delete().with_options(mode="fast")
     with pytest.raises(errors.StatementError, match="Unknown isolation level 'none'"):
         table.delete().with_options(isolation="none")
-    with pytest.raises(errors.StatementError, match="'retries' takes a whole number"):
+    with pytest.raises(errors.StatementError, match="'retries' must be an integer >= 0"):
         table.delete().with_options(retries=-1)
     with pytest.raises(errors.StatementError, match=r"where\(\) was called twice"):
         table.delete().where("id = 1").where("id = 2")
