@@ -70,7 +70,9 @@ class _Tour:
     def show_costs(self) -> None:
         """Print the costs of all statements as one table."""
         _print_heading("The cost of each statement")
-        _print_text("All numbers are measured. The summary of each snapshot has them too.")
+        _print_text(
+            "All numbers are measured. All but the time are in the snapshot summaries, too."
+        )
         self.shell.output.records(of_dicts(self.costs))
 
     def roll_back(self) -> None:
@@ -185,8 +187,8 @@ CREATE TABLE shop.orders (
     Chapter(
         "Update a few rows",
         "EXPLAIN shows which files the statement will read, which it skips, and why. The UPDATE is "
-        "merge-on-read: it leaves the old files unchanged and writes the new versions of the rows "
-        "to a new data file and the positions of the old ones to a delete file.",
+        "merge-on-read: it leaves the old files unchanged, writes the new versions of the rows to "
+        "new data files, and the positions of the old versions to delete files.",
         (
             "EXPLAIN UPDATE shop.orders SET status = 'late' WHERE region = 'eu' AND amount > 499",
             "UPDATE shop.orders SET status = 'late' WHERE region = 'eu' AND amount > 499",
