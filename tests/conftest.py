@@ -21,26 +21,39 @@ os.environ["TZ"] = "UTC"
 os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-# Of the tests in both modes and several layouts, `make test` runs each mode, and partitioned or not.
-QUICK = [("copy-on-write", ()), ("merge-on-read", ("region",))]
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    by_function: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if is_slow_combination(item):
-            item.add_marker(pytest.mark.slow)
         # Tests that start Spark without this fixture have the mark in their module.
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+            by_function.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for variants in by_function.values():
+        for item in every_other_combination(variants):
+            item.add_marker(pytest.mark.slow)
 
 
-def is_slow_combination(item: pytest.Item) -> bool:
-    """Whether only `make test-all` runs this combination of mode and partitions."""
-    params = item.callspec.params if hasattr(item, "callspec") else {}
-    if not {"mode", "partition_by"} <= set(params):
-        return False
-    return (params["mode"], tuple(params["partition_by"])) not in QUICK
+def every_other_combination(variants: list[pytest.Item]) -> list[pytest.Item]:
+    """The combinations of a test's parameters that only `make test-all` runs.
+
+    Of a test in four or more combinations of modes, layouts and others, `make test` runs those
+    whose indexes add up to an even number: every value of every parameter, each with another value
+    of the next. Parameters that vary together, as cases of one list, are one dimension.
+    """
+    specs = [item.callspec for item in variants if hasattr(item, "callspec")]
+    if len(specs) < 4:
+        return []
+    names = list(specs[0].indices)
+    dimensions = {tuple(spec.indices[name] for spec in specs): name for name in names}
+    dimensions = {key: name for key, name in dimensions.items() if len(set(key)) > 1}
+    if len(dimensions) < 2:
+        return []
+    return [
+        item
+        for item in variants
+        if sum(item.callspec.indices[name] for name in dimensions.values()) % 2
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +68,8 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
         .config("spark.driver.memory", "2g")
         .config("spark.driver.bindAddress", "127.0.0.1")
+        # As in sessions that icefloe starts: PySpark does not look at the stack for every column.
+        .config("spark.python.sql.dataFrameDebugging.enabled", "false")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
