@@ -233,15 +233,18 @@ def unknown(name: str, snapshot_id: int, error: BaseException) -> CommitStateUnk
     )
 
 
-def race_lost(base: TableState) -> ConflictError:
-    """The error after the last attempt to commit lost its race."""
-    return ConflictError(
-        f"commit failed after {base.settings.retry.retries + 1} attempts because of concurrent "
-        "commits",
-        table=base.name,
-        base_snapshot_id=base.snapshot_id,
-        current_snapshot_id=None,
-    )
+def commit_with_retries(base: TableState, attempt: Callable[[int], T]) -> T:
+    """Attempt to commit as the table's retry policy says; a ConflictError after the last."""
+    try:
+        return with_retries(attempt, base.settings.retry)
+    except LostRaceError as lost:
+        raise ConflictError(
+            f"commit failed after {base.settings.retry.retries + 1} attempts because of concurrent "
+            "commits",
+            table=base.name,
+            base_snapshot_id=base.snapshot_id,
+            current_snapshot_id=None,
+        ) from lost
 
 
 def _is_lost_race(error: Exception) -> bool:

@@ -16,12 +16,11 @@ from pyiceberg.manifest import DataFile
 
 from icefloe.commit.catalog import (
     LostRaceError,
+    commit_with_retries,
     load_table,
-    race_lost,
     stage,
     swap,
     unknown,
-    with_retries,
 )
 from icefloe.commit.conflicts import ConflictCheck, find_conflict, window_since
 from icefloe.commit.snapshot import ManifestChanges, RemovedFiles, SnapshotDraft, operation_of
@@ -65,13 +64,9 @@ def publish(commit: Commit) -> DmlResult:
         deletes = write_position_deletes(base, commit.statement_id, commit.changes.deleted_rows)
         written += [file.file_path for file in deletes]
         changes = ManifestChanges.of(commit.changes, deletes)
-        return with_retries(
-            lambda number: _attempt(commit, changes, snapshot_id, number, progress),
-            base.settings.retry,
+        return commit_with_retries(
+            base, lambda number: _attempt(commit, changes, snapshot_id, number, progress)
         )
-    except LostRaceError as lost:
-        delete_files(base.io, written)
-        raise race_lost(base) from lost
     except CommitStateUnknownError:
         raise
     except ConflictError:

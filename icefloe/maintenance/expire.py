@@ -32,7 +32,7 @@ from pyiceberg.table.update import (
     update_table_metadata,
 )
 
-from icefloe.commit.catalog import LostRaceError, load_table, race_lost, settle, with_retries
+from icefloe.commit.catalog import commit_with_retries, load_table, settle
 from icefloe.errors import CommitStateUnknownError, StatementError, StorageError
 from icefloe.maintenance.own_files import DeletableFiles, metadata_pointers, select_deletable
 from icefloe.maintenance.reachable_files import (
@@ -69,13 +69,9 @@ def expire_snapshots(
     started = time.monotonic()
     _check_arguments(retain_last, older_than)
     refuse_unsafe_gc(catalog, state, "expire_snapshots")
-    try:
-        commit = with_retries(
-            lambda _number: _commit(catalog, state, older_than, retain_last),
-            state.settings.retry,
-        )
-    except LostRaceError as lost:
-        raise race_lost(state) from lost
+    commit = commit_with_retries(
+        state, lambda _number: _commit(catalog, state, older_than, retain_last)
+    )
     result = _delete_files(catalog, state, commit) if commit.expired else ExpireResult()
     return replace(
         result,

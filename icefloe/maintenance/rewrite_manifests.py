@@ -15,12 +15,11 @@ from pyiceberg.typedef import Record
 
 from icefloe.commit.catalog import (
     LostRaceError,
+    commit_with_retries,
     load_table,
-    race_lost,
     refuse_partial_history,
     stage,
     swap,
-    with_retries,
 )
 from icefloe.commit.snapshot import ManifestChanges, RemovedFiles, SnapshotDraft
 from icefloe.errors import StorageError
@@ -40,13 +39,9 @@ def rewrite_manifests(catalog: Catalog, state: TableState) -> RewriteManifestsRe
     refuse_partial_history(catalog)
     started = time.monotonic()
     snapshot_id = state.metadata.new_snapshot_id()
-    try:
-        result = with_retries(
-            lambda number: _attempt(catalog, state, snapshot_id, number),
-            state.settings.retry,
-        )
-    except LostRaceError as lost:
-        raise race_lost(state) from lost
+    result = commit_with_retries(
+        state, lambda number: _attempt(catalog, state, snapshot_id, number)
+    )
     return replace(result, duration_s=time.monotonic() - started)
 
 
