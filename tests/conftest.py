@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,31 +30,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
             by_function.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for variants in by_function.values():
-        for item in every_other_combination(variants):
+    for name, variants in by_function.items():
+        for item in every_other_variant(name, variants):
             item.add_marker(pytest.mark.slow)
 
 
-def every_other_combination(variants: list[pytest.Item]) -> list[pytest.Item]:
-    """The combinations of a test's parameters that only `make test-all` runs.
+def every_other_variant(name: str, variants: list[pytest.Item]) -> list[pytest.Item]:
+    """The variants of a test with Spark that only `make test-all` runs.
 
-    Of a test in four or more combinations of modes, layouts and others, `make test` runs those
-    whose indexes add up to an even number: every value of every parameter, each with another value
-    of the next. Parameters that vary together, as cases of one list, are one dimension.
+    `make test` runs every other combination of a test's parameters: half of the tests in
+    copy-on-write and half in merge-on-read, and so on with layouts and cases. Which half depends on
+    the test's name. Tests with the mark `every_variant` are run in all of them.
     """
-    specs = [item.callspec for item in variants if hasattr(item, "callspec")]
-    if len(specs) < 4:
+    quick = [item for item in variants if item.get_closest_marker("slow") is None]
+    if len(quick) < 2 or quick[0].get_closest_marker("every_variant"):
         return []
-    names = list(specs[0].indices)
-    dimensions = {tuple(spec.indices[name] for spec in specs): name for name in names}
-    dimensions = {key: name for key, name in dimensions.items() if len(set(key)) > 1}
-    if len(dimensions) < 2:
-        return []
-    return [
+    specs = [item.callspec for item in quick]
+    # Parameters that vary together, as the values of one case, are one dimension.
+    dimensions = {tuple(spec.indices[p] for spec in specs): p for p in specs[0].indices}
+    offset = zlib.crc32(name.encode())
+    odd = [
         item
-        for item in variants
-        if sum(item.callspec.indices[name] for name in dimensions.values()) % 2
+        for item in quick
+        if (offset + sum(item.callspec.indices[p] for p in dimensions.values())) % 2
     ]
+    return odd if len(odd) < len(quick) else []
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import icefloe
 from icefloe.cli.app import app
 
 ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.every_variant
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 

@@ -248,7 +248,7 @@ def test_a_jvm_that_exits_in_a_statement_is_reported_and_the_table_is_unchanged(
         import os
         import icefloe
         from icefloe.errors import SetupError
-        from icefloe.session import _memory_bytes, heap_bytes
+        from icefloe.spark.session import _memory_bytes, heap_bytes
         from pyspark.sql import functions as F
 
         lake = icefloe.connect("lake")
@@ -280,6 +280,7 @@ def test_a_jvm_that_exits_in_a_statement_is_reported_and_the_table_is_unchanged(
     assert (table.history().count(), table.count()) == (1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_heap_that_is_asked_for_is_taken(tmp_path):
     script = """

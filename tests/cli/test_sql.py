@@ -162,6 +162,7 @@ def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         program.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_program_of_its_own_writes_rows_and_nothing_else(tmp_path):
     """Spark's own lines go to a log; Ctrl-C stops the statement and is told by the status."""

@@ -14,6 +14,8 @@ from icefloe.metadata.files import LiveFile
 from icefloe.storage.files import locate
 from support.tables import by_id, data_files, delete_files, rows, snapshots, summary
 
+pytestmark = pytest.mark.every_variant
+
 SCHEMA = "id BIGINT, region STRING, name STRING, value INT"
 ROWS = [
     {"id": 1, "region": "us", "name": "a", "value": 10},

@@ -47,6 +47,7 @@ def old_and_new(table_of):
     return table
 
 
+@pytest.mark.slow
 def test_files_that_tasks_decline_are_surveyed(table_of, surveyed, unforeseen):
     """The one job is undone: every row's label is made at one time."""
     table = old_and_new(table_of)

@@ -70,6 +70,7 @@ def test_random_changes(spark, case):
     check(case, spark)
 
 
+@pytest.mark.slow
 @settings(FEW, max_examples=12)
 @given(cases(("spark",)))
 def test_random_changes_to_files_that_spark_wrote(spark, case):

@@ -145,7 +145,7 @@ def test_refusals_of_the_writer(sales, table_of, lake):
         writer.save(sales.name)
     with pytest.raises(StatementError, match="has no predicate"):
         writer.mode("replaceWhere").save(sales.name)
-    with pytest.raises(StatementError, match="goes with"):
+    with pytest.raises(StatementError, match="needs the option"):
         writer.mode("append").option("scope", "rows").save(sales.name)
     with pytest.raises(InvalidPredicateError, match="empty"):
         writer.mode("replaceWhere").option("replaceWhere", "").save(sales.name)

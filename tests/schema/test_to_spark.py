@@ -89,6 +89,7 @@ def test_fixed_is_binary() -> None:
     assert spark_type(ice.FixedType(16)) == sp.BinaryType()
 
 
+@pytest.mark.slow
 def test_storing_follows_sparks_insert_except_for_fractions(
     spark: SparkSession, tmp_path: Path
 ) -> None:
