@@ -31,30 +31,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
             by_function.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, variants in by_function.items():
-        for item in every_other_variant(name, variants):
+        for item in left_to_test_all(name, variants):
             item.add_marker(pytest.mark.slow)
 
 
-def every_other_variant(name: str, variants: list[pytest.Item]) -> list[pytest.Item]:
+def left_to_test_all(name: str, variants: list[pytest.Item]) -> list[pytest.Item]:
     """The variants of a test with Spark that only `make test-all` runs.
 
-    `make test` runs every other combination of a test's parameters: half of the tests in
-    copy-on-write and half in merge-on-read, and so on with layouts and cases. Which half depends on
-    the test's name. Tests with the mark `every_variant` are run in all of them.
+    `make test` runs every other case of a list, and every fourth combination of several parameters
+    (modes, layouts, times of the other writer, cases). Which ones depends on the test's name, so
+    that every mode and layout has its share of the tests. Tests with the mark `core` are run in
+    twice as many, those with `every_variant` in all of them.
     """
     quick = [item for item in variants if item.get_closest_marker("slow") is None]
     if len(quick) < 2 or quick[0].get_closest_marker("every_variant"):
         return []
     specs = [item.callspec for item in quick]
     # Parameters that vary together, as the values of one case, are one dimension.
-    dimensions = {tuple(spec.indices[p] for spec in specs): p for p in specs[0].indices}
-    offset = zlib.crc32(name.encode())
-    odd = [
-        item
-        for item in quick
-        if (offset + sum(item.callspec.indices[p] for p in dimensions.values())) % 2
-    ]
-    return odd if len(odd) < len(quick) else []
+    dimensions = {tuple(spec.indices[p] for spec in specs) for p in specs[0].indices}
+    step = 4 if len(dimensions) > 1 and len(quick) > 3 else 2
+    if quick[0].get_closest_marker("core"):
+        step //= 2
+    first = zlib.crc32(name.encode()) % step
+    return [item for number, item in enumerate(quick) if number % step != first]
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from icefloe.errors import ConflictError, TableNotFoundError
 from support.tables import data_files, delete_files, row, rows, snapshots, summary
 from support.unreferenced_files import leftovers
 
-pytestmark = [pytest.mark.requirement("D6"), pytest.mark.every_variant]
+pytestmark = pytest.mark.requirement("D6")
 
 SCHEMA = "id BIGINT, region STRING, n INT"
 THREE = [

@@ -186,6 +186,7 @@ def test_rewrite_of_a_file_that_nothing_was_changed_in_is_no_conflict(
     assert len(data_files(table)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M27")
 def test_threads_that_upsert_the_same_keys_leave_one_row_each(table_of, mode):
     """Two threads insert or update the same three keys; no key is there twice."""

@@ -135,6 +135,7 @@ def test_a_data_file_whose_footer_lost_rows(table):
     refused(table, without_a_row(data_file(table)), table.compact, modes=MODES[:2])
 
 
+@pytest.mark.slow
 def test_a_data_file_with_equality_deletes_whose_footer_lost_rows(lake, table):
     """How many rows such a file leaves is not known from metadata."""
     publish(lake, table, deletes=[equality_delete(table, [{"id": 5}], **partition_of_3(table))])
@@ -142,6 +143,7 @@ def test_a_data_file_with_equality_deletes_whose_footer_lost_rows(lake, table):
     refused(table, path, table.compact, modes=MODES[:2])
 
 
+@pytest.mark.slow
 def test_an_equality_delete_whose_footer_lost_rows(lake, table):
     """The row that it no longer names would be there again, for good in files written anew."""
     delete = equality_delete(table, [{"id": 5}, {"id": 7}], **partition_of_3(table))

@@ -136,7 +136,7 @@ def test_a_scan_is_refused_where_sizes_are_the_same(lake: Lake, table_of):
     publish_at(lake, table, [f"{table.location}/data/../data/{copy.name}"], like=copy)
     assert rows(table) == sorted(OWN * 2)
     publish(lake, table, deletes=[position_delete(table, [(f"file://{own}", 0)])])
-    with pytest.raises(UnsupportedTableError, match="reads it only where no deletes apply"):
+    with pytest.raises(UnsupportedTableError, match="reads it only if no deletes apply"):
         table.scan()
 
 

@@ -14,7 +14,7 @@ from icefloe.metadata.files import LiveFile
 from icefloe.storage.files import locate
 from support.tables import by_id, data_files, delete_files, rows, snapshots, summary
 
-pytestmark = pytest.mark.every_variant
+pytestmark = pytest.mark.core
 
 SCHEMA = "id BIGINT, region STRING, name STRING, value INT"
 ROWS = [

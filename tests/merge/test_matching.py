@@ -11,8 +11,6 @@ from icefloe.errors import CardinalityError
 from support.merge_rows import SCHEMA, row, triples
 from support.tables import data_files, rows, snapshots, summary
 
-pytestmark = pytest.mark.every_variant
-
 TARGET = [row(1, "us", 10), row(1, "eu", 11), row(2, "us", 20), row(3, None, 30)]
 
 

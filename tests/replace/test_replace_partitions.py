@@ -437,6 +437,7 @@ def test_days_are_those_of_utc_whatever_the_session(events, spark):
     assert result.rows_deleted == 8
 
 
+@pytest.mark.slow
 def test_every_kind_of_partition_value(table_of):
     schema = "id INT, d DATE, p DECIMAL(9,2), s STRING, b BOOLEAN, n TIMESTAMP_NTZ, x DOUBLE"
     cases = {

@@ -15,8 +15,6 @@ from support.foreign_files import equality_delete, publish
 from support.tables import data_files, delete_files, row, rows, snapshots, summary
 from support.unreferenced_files import leftovers
 
-pytestmark = pytest.mark.every_variant
-
 MODES = ["copy-on-write", "merge-on-read"]
 SCHEMA = "id BIGINT, region STRING, n INT"
 
