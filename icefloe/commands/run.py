@@ -138,6 +138,7 @@ def _publish(
             outcome.conflict_check,
             lambda removed, deletes: _result(outcome, removed, deletes),
             summary,
+            options.idempotency_key,
         )
     )
 

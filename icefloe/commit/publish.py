@@ -46,6 +46,7 @@ class Commit:
     check: ConflictCheck
     describe: Callable[[RemovedFiles, tuple[DataFile, ...]], DmlResult]  # by the deletes added
     summary: dict[str, str]
+    idempotency_key: str | None = None
 
 
 @dataclass
@@ -75,6 +76,8 @@ def publish(commit: Commit) -> DmlResult:
     except BaseException as error:
         if progress.asked:
             raise unknown(base.name, snapshot_id, error) from error
+        delete_files(base.io, written)
+        # And what is not in the changes, such as delete files that were not finished.
         delete_files_of_statement(base.io, base.data_location, commit.statement_id)
         raise
 
@@ -95,7 +98,7 @@ def _attempt(
 ) -> DmlResult:
     table = load_table(commit.catalog, commit.base.name, commit.base.metadata.table_uuid)
     head = state_of(table, commit.base.name, commit.base.branch)
-    if earlier := find_earlier_result(head, commit.summary.get(IDEMPOTENCY_KEY)):
+    if earlier := find_earlier_result(head, commit.idempotency_key):
         delete_files(commit.base.io, changes.added_paths)
         return earlier
     head = _with_updates(commit, head)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -267,7 +268,8 @@ def delete_old_metadata(io: FileIO, before: TableMetadata, after: TableMetadata)
     folder = metadata_folder(after)
     logged = {entry.metadata_file for entry in after.metadata_log}
     dropped = {entry.metadata_file for entry in before.metadata_log} - logged
-    delete_files(io, [location for location in sorted(dropped) if _is_in(folder, location)])
+    with suppress(Exception):
+        delete_files(io, [location for location in sorted(dropped) if _is_in(folder, location)])
 
 
 def _is_in(folder: str, location: str) -> bool:

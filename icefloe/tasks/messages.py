@@ -40,8 +40,6 @@ def unpack(packed: bytes) -> Positions:
 # -------------------------------------------------------------------------------------------------
 # Message classes. Their fields hold plain values, other messages, and tuples of either.
 
-_NO_POSITIONS = pack(np.empty(0, dtype=np.int64))
-
 
 @dataclass(frozen=True, slots=True)
 class ColumnMetrics:
@@ -102,7 +100,7 @@ class DeclinedFile:
 
     file: FileKey
     reason: str
-    positions: bytes = _NO_POSITIONS  # packed: the rows to change
+    positions: bytes | None = None  # packed: the rows to change; None: all of them start over
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,6 +158,8 @@ class Rewriter:
         for message in messages:
             if isinstance(message, DeclinedFile):
                 path, reason = self.scan.keys.files[message.file].path, message.reason
+                if message.positions is None:
+                    raise IcefloeError(f"A task declined {path} without its rows to change.")
                 declined[path] = as_bitmap(unpack(message.positions))
             elif isinstance(message, RewrittenFile):
                 candidate = self.scan.keys.files[message.file]

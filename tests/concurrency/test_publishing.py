@@ -233,6 +233,14 @@ def test_summary_option_is_in_the_snapshot_and_hides_no_fact(table_of):
     assert found["icefloe.rows-deleted"] == "1"
 
 
+def test_an_idempotency_key_in_the_summary_is_no_idempotency_key(table_of):
+    table = table_of(SCHEMA, ROWS)
+    entry = {"icefloe.idempotency-key": "nightly"}
+    for number in (1, 2):
+        delete = table.delete().where(f"id = {number}").with_options(summary=entry)
+        assert delete.execute().rows_deleted == 1
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
