@@ -38,22 +38,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def left_to_test_all(name: str, variants: list[pytest.Item]) -> list[pytest.Item]:
     """The variants of a test with Spark that only `make test-all` runs.
 
-    `make test` runs every other case of a list, and every fourth combination of several parameters
-    (modes, layouts, times of the other writer, cases). Which ones depends on the test's name, so
-    that every mode and layout has its share of the tests. Tests with the mark `core` are run in
-    twice as many, those with `every_variant` in all of them.
+    `make test` runs every third case of a list, and of the combinations of several parameters
+    (modes, layouts, times of the other writer, cases) one. Which one depends on the test's name, so
+    that every mode and layout has its share of the tests. Tests with the mark `core` are run in two
+    combinations that differ as much as possible, those with `every_variant` in all of them.
     """
     quick = [item for item in variants if item.get_closest_marker("slow") is None]
     if len(quick) < 2 or quick[0].get_closest_marker("every_variant"):
         return []
-    specs = [item.callspec for item in quick]
+    indexes = [item.callspec.indices for item in quick]
     # Parameters that vary together, as the values of one case, are one dimension.
-    dimensions = {tuple(spec.indices[p] for spec in specs) for p in specs[0].indices}
-    step = 4 if len(dimensions) > 1 and len(quick) > 3 else 2
+    dimensions = {tuple(index[p] for index in indexes) for p in indexes[0]}
+    number = zlib.crc32(name.encode())
+    if len(dimensions) == 1 and len(quick) > 3:
+        return [item for i, item in enumerate(quick) if i % 3 != number % 3]
+    kept = {number % len(quick)}
     if quick[0].get_closest_marker("core"):
-        step //= 2
-    first = zlib.crc32(name.encode()) % step
-    return [item for number, item in enumerate(quick) if number % step != first]
+        first = indexes[number % len(quick)]
+        kept.add(
+            max(range(len(quick)), key=lambda i: sum(indexes[i][p] != first[p] for p in first))
+        )
+    return [item for i, item in enumerate(quick) if i not in kept]
 
 
 @pytest.fixture(scope="session")

@@ -242,6 +242,7 @@ def test_workers_without_pyarrow_are_reported_and_the_table_is_unchanged(tmp_pat
     assert lines[-1] == "SAME True 1 2"
 
 
+@pytest.mark.slow
 def test_a_jvm_that_exits_in_a_statement_is_reported_and_the_table_is_unchanged(spark, tmp_path):
     """As when it runs out of memory: no ConnectionRefusedError, no half a statement."""
     script = """
