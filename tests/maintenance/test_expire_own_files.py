@@ -28,6 +28,8 @@ from support.pyiceberg_tables import (
     stray,
 )
 
+pytestmark = pytest.mark.core
+
 
 def expire(table):
     return table.expire_snapshots(older_than=later())
