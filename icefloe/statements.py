@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Self, TypeAlias
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
 from icefloe.errors import InvalidPredicateError, StatementError
@@ -146,10 +147,13 @@ class WriteKind(StrEnum):
 @masked_repr
 @dataclass(frozen=True, slots=True)
 class WriteStatement:
-    """Rows to add, and what they replace; `rows` have been fitted to the table."""
+    """Rows to add, and what they replace; `rows` have been fitted to the table.
+
+    Rows in an Arrow table are few, and written by the driver.
+    """
 
     kind: WriteKind
-    rows: DataFrame | None = None
+    rows: DataFrame | pa.Table | None = None
     options: Options = Options()
 
 

@@ -22,7 +22,7 @@ from icefloe.commands.evolve import (
     rollback,
     set_properties,
 )
-from icefloe.commands.input_rows import fit_rows, source_frame
+from icefloe.commands.input_rows import fit_new_rows, fit_rows, source_frame
 from icefloe.commands.replace.partitions_of import partitions_of
 from icefloe.commands.run import run
 from icefloe.commands.scan import ScanRequest, count_rows, read_rows
@@ -307,7 +307,8 @@ class Table:
     # Internal
 
     def _write(self, kind: WriteKind, rows: object) -> DmlResult:
-        fitted = fit_rows(rows, self._state(), self._lake.spark)
+        fit = fit_rows if kind is WriteKind.OVERWRITE_PARTITIONS else fit_new_rows
+        fitted = fit(rows, self._state(), self._lake.spark)
         return run(WriteStatement(kind, fitted), self._context())
 
     def _metadata_table(self, name: str) -> DataFrame:

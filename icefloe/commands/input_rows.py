@@ -24,6 +24,15 @@ from icefloe.schema.to_spark import spark_schema
 from icefloe.spark.columns import quoted
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.frames import frame_of
+from icefloe.writing.local_rows import can_write_locally
+
+
+def fit_new_rows(rows: object, state: TableState, spark: SparkSession) -> DataFrame | pa.Table:
+    """Rows to add, as `fit_rows` gives them, or an Arrow table if the driver can write them."""
+    table = _as_arrow(rows, state)
+    if table is not None and can_write_locally(state, table):
+        return table
+    return fit_rows(rows if table is None else table, state, spark)
 
 
 def fit_rows(rows: object, state: TableState, spark: SparkSession) -> DataFrame:
@@ -53,16 +62,11 @@ def source_frame(rows: object, state: TableState, spark: SparkSession) -> DataFr
 
 def as_frame(rows: object, state: TableState, spark: SparkSession) -> DataFrame:
     """Rows of any accepted kind as a DataFrame; local rows become one partition."""
-    if isinstance(rows, pa.RecordBatch):
-        rows = pa.Table.from_batches([rows])
-    if isinstance(rows, pd.DataFrame):
-        rows = pa.Table.from_pandas(rows, preserve_index=False)
-    if isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)):
-        rows = _from_dicts(rows, state)
-    if isinstance(rows, pa.Table):
+    table = _as_arrow(rows, state)
+    if table is not None:
         with translate_spark_errors():
-            frame = frame_of(spark, rows)
-        small = rows.nbytes < state.settings.target_file_bytes
+            frame = frame_of(spark, table)
+        small = table.nbytes < state.settings.target_file_bytes
         return frame.coalesce(1) if small else frame
     if hasattr(rows, "mapInArrow") and hasattr(rows, "schema"):
         return rows  # type: ignore[return-value]  # a DataFrame, classic or Connect
@@ -70,6 +74,20 @@ def as_frame(rows: object, state: TableState, spark: SparkSession) -> DataFrame:
         "Rows must be a Spark DataFrame, an Arrow table or batch, a pandas frame or a list of "
         f"dicts, not {type(rows).__name__}."
     )
+
+
+def _as_arrow(rows: object, state: TableState) -> pa.Table | None:
+    """Rows that the driver holds as an Arrow table; None for anything else."""
+    match rows:
+        case pa.Table():
+            return rows
+        case pa.RecordBatch():
+            return pa.Table.from_batches([rows])
+        case pd.DataFrame():
+            return pa.Table.from_pandas(rows, preserve_index=False)
+        case Sequence() if not isinstance(rows, str | bytes):
+            return _from_dicts(rows, state)
+    return None
 
 
 def _from_any_dicts(rows: Sequence[Any], state: TableState) -> pa.Table:

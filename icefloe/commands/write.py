@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from icefloe.commands.context import Command, Context, Outcome
 from icefloe.commit.conflicts import ConflictCheck
 from icefloe.errors import UnsupportedTableError
@@ -15,6 +17,7 @@ from icefloe.scan.row_counts import count_rows_of_files
 from icefloe.settings import INLINE, Isolation
 from icefloe.statements import Options, WriteKind, WriteStatement
 from icefloe.writing.data_files import WrittenRows, write_data
+from icefloe.writing.local_rows import write_local_rows
 
 # The statement reads no rows: nothing that others commit can conflict with it.
 NO_ROWS_READ = ConflictCheck(Isolation.SNAPSHOT, None)
@@ -40,7 +43,9 @@ class WriteCommand(Command[TableState]):
         """Write the new rows."""
         state, kind = plan, self.statement.kind
         written = WrittenRows()
-        if self.statement.rows is not None:
+        if isinstance(self.statement.rows, pa.Table):
+            written = write_local_rows(state, self.statement.rows, statement_id)
+        elif self.statement.rows is not None:
             written = write_data(state, self.statement.rows, statement_id)
         changes = FileChanges(added_data=written.files)
         if kind is not WriteKind.APPEND:

@@ -110,7 +110,7 @@ def has_value(transform: Transform[Any, Any], source: ice.IcebergType, value: An
     if isinstance(transform, TruncateTransform):
         match source:
             case ice.IntegerType() | ice.LongType():
-                return bool(value >= _smallest_multiple(source, transform.width))
+                return bool(value >= smallest_multiple(source, transform.width))
             case ice.DecimalType():
                 unscaled = decimal_to_unscaled(value)
                 return bool(unscaled - unscaled % transform.width > -(10**source.precision))
@@ -190,7 +190,7 @@ def _truncate(value: Column, source: ice.IcebergType, width: int) -> Column:
 
 
 def _truncate_number(value: Column, source: ice.IntegerType | ice.LongType, width: int) -> Column:
-    smallest = _smallest_multiple(source, width)
+    smallest = smallest_multiple(source, width)
     failure = F.raise_error(
         F.lit(f"truncate({width}) has no value of type {source} for a number below {smallest}")
     )
@@ -198,7 +198,8 @@ def _truncate_number(value: Column, source: ice.IntegerType | ice.LongType, widt
     return F.when(value < F.lit(smallest), failure).otherwise(truncated).cast(spark_type(source))
 
 
-def _smallest_multiple(source: ice.IntegerType | ice.LongType, width: int) -> int:
+def smallest_multiple(source: ice.IntegerType | ice.LongType, width: int) -> int:
+    """The smallest multiple of `width` that the type holds."""
     return -(-source.min // width) * width
 
 

@@ -85,6 +85,19 @@ def translate_spark_errors(available: Iterable[str] = ()) -> Iterator[None]:
             raise _from_java(error) from _shown(error)
 
 
+@contextmanager
+def translate_task_errors(folder: str) -> Iterator[None]:
+    """Run a task in this process; its errors are raised as if Spark had run it."""
+    try:
+        yield
+    except ValueError as error:
+        if (marked := _marked(error, str(error), "", ())) is None:
+            raise
+        raise marked from error
+    except OSError as failed:
+        raise StorageError(f"Cannot write a file in {folder}: {failed}") from failed
+
+
 def _silence() -> list[int]:
     """Silence PySpark, which also logs every error as JSON; returns the levels that were set."""
     before = [logger.level for logger in _loggers()]

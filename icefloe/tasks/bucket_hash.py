@@ -17,7 +17,7 @@ Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
 Offsets = npt.NDArray[np.int64]
 
-_DECIMAL_BYTES = 16
+_LONG_BYTES, _DECIMAL_BYTES = 8, 16
 
 
 def bucket_bytes(num_buckets: int) -> Callable[[pa.Array], pa.Array]:
@@ -34,6 +34,19 @@ def bucket_decimal(num_buckets: int) -> Callable[[pa.Array], pa.Array]:
 
     def bucket(values: pa.Array) -> pa.Array:
         return _buckets(hash_decimal(values), values, num_buckets)
+
+    return bucket
+
+
+def bucket_numbers(num_buckets: int) -> Callable[[pa.Array], pa.Array]:
+    """A function that buckets 64-bit integers; NULL stays NULL."""
+
+    def bucket(values: pa.Array) -> pa.Array:
+        numbers = values.fill_null(0).to_numpy(zero_copy_only=False).astype("<i8")
+        starts = np.arange(len(numbers), dtype=np.int64) * _LONG_BYTES
+        lengths = np.full(len(numbers), _LONG_BYTES, np.int64)
+        hashes = hash_slices(np.frombuffer(numbers.tobytes(), np.uint8), starts, lengths)
+        return _buckets(hashes, values, num_buckets)
 
     return bucket
 
