@@ -98,8 +98,10 @@ def through_spark(table: Table, new: list[dict[str, Any]]) -> None:
     table.append(as_frame(new, table._state(), spark))
 
 
-def test_files_are_those_that_tasks_write(lake):
-    for number, partition_by in enumerate(PARTITIONS):
+@pytest.mark.every_variant
+@pytest.mark.parametrize("part", [0, *(pytest.param(p, marks=pytest.mark.slow) for p in (1, 2, 3))])
+def test_files_are_those_that_tasks_write(lake, part):
+    for number, partition_by in list(enumerate(PARTITIONS))[part::4]:
         new = random_rows(25, seed=number)
         driver, spark = tables_of_both(lake, f"t{number}", COLUMNS, partition_by=partition_by)
         driver.append(new)

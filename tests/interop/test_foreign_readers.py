@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from icefloe import Table
-from support.foreign_readers import disagreements, icefloe_rows
+from support.foreign_readers import READERS, disagreements, icefloe_rows, two_in_turn
 
 SCHEMA = """
     id BIGINT NOT NULL, n INT, m INT, region STRING, price DOUBLE, cost DECIMAL(12, 2), day DATE,
@@ -217,31 +217,28 @@ def later(*ids: int) -> list[dict[str, Any]]:
     return made
 
 
-QUICK = ("merge-on-read", "evolved")
-
-
 @pytest.mark.parametrize(
-    ("mode", "kind"),
+    ("mode", "kind", "in_turn"),
     [
-        pytest.param(
-            mode,
-            kind,
-            id=f"{mode}-{kind.name}",
-            marks=[] if (mode, kind.name) == QUICK else [pytest.mark.slow],
-        )
-        for mode in ("merge-on-read", "copy-on-write")
-        for kind in KINDS
+        pytest.param("merge-on-read", KINDS[-1], True, id="two engines in turn"),
+        *(
+            pytest.param(mode, kind, False, id=f"{mode}-{kind.name}", marks=pytest.mark.slow)
+            for mode in ("merge-on-read", "copy-on-write")
+            for kind in KINDS
+        ),
     ],
 )
 def test_five_engines_read_the_same_rows_after_each_statement(
-    table_of: Callable[..., Table], mode: str, kind: Kind
+    table_of: Callable[..., Table], mode: str, kind: Kind, in_turn: bool
 ) -> None:
     assert len(STATEMENTS) == 20
     table = table_of(SCHEMA, mode=mode, partition_by=kind.partition_by)
     kind.fill(table)
     assert disagreements(table) == {}
-    for case in STATEMENTS:
+    for turn, case in enumerate(STATEMENTS):
         case.apply(table, kind)
         expected = icefloe_rows(table)
-        assert disagreements(table, expected) == {}, case.name
+        readers = two_in_turn(turn) if in_turn else READERS
+        assert disagreements(table, expected, readers) == {}, case.name
         assert case.left in (None, len(expected)), case.name
+    assert disagreements(table) == {}

@@ -7,34 +7,30 @@ from collections.abc import Callable
 import pytest
 
 from icefloe import Table
-from support.foreign_readers import disagreements, icefloe_rows
+from support.foreign_readers import READERS, disagreements, icefloe_rows, two_in_turn
 from support.merge_sequence import LAYOUTS, MERGES, SCHEMA, Layout
-
-QUICK = {("merge-on-read", "evolved")}
 
 
 @pytest.mark.parametrize(
-    ("mode", "layout"),
+    ("mode", "layout", "in_turn"),
     [
-        pytest.param(
-            mode,
-            layout,
-            id=f"{mode}-{layout.name}",
-            marks=[] if (mode, layout.name) in QUICK else [pytest.mark.slow],
-        )
-        for mode in ("merge-on-read", "copy-on-write")
-        for layout in LAYOUTS
+        pytest.param("merge-on-read", LAYOUTS[-1], True, id="two engines in turn"),
+        *(
+            pytest.param(mode, layout, False, id=f"{mode}-{layout.name}", marks=pytest.mark.slow)
+            for mode in ("merge-on-read", "copy-on-write")
+            for layout in LAYOUTS
+        ),
     ],
 )
 def test_five_engines_read_the_same_rows_after_each_merge(
-    table_of: Callable[..., Table], mode: str, layout: Layout
+    table_of: Callable[..., Table], mode: str, layout: Layout, in_turn: bool
 ) -> None:
     assert len(MERGES) == 15
     table = table_of(SCHEMA, mode=mode, partition_by=layout.partition_by)
     layout.fill(table, table.append)
     left = 18
     assert disagreements(table) == {}
-    for merge in MERGES:
+    for turn, merge in enumerate(MERGES):
         if merge is MERGES[-1] and layout.before_last is not None:
             table.evolve_partitions(layout.before_last)
         before = table.snapshot_id
@@ -44,4 +40,6 @@ def test_five_engines_read_the_same_rows_after_each_merge(
         left += result.rows_inserted - result.rows_deleted
         expected = icefloe_rows(table)
         assert len(expected) == left, merge.name
-        assert disagreements(table, expected) == {}, merge.name
+        readers = two_in_turn(turn) if in_turn else READERS
+        assert disagreements(table, expected, readers) == {}, merge.name
+    assert disagreements(table) == {}
