@@ -47,7 +47,7 @@ test: lint typing  ## Lint, types, and the tests that take minutes
 	$(PYTEST) -n $(WORKERS) --dist worksteal $(DEFAULT_TESTS)
 
 test-all: lint typing  ## Every test of this environment, the slow ones too
-	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not iceberg and not cluster"
+	ICEFLOE_TEST_COMPILED=1 $(PYTEST) -n $(WORKERS) --dist worksteal -m "not iceberg and not cluster"
 
 test-seed: setup  ## One random program of each kind against DuckDB: ICEFLOE_SEED=17 make test-seed
 	$(PYTEST) tests/properties
@@ -123,7 +123,7 @@ bench-replace: setup  ## Replace partitions and rows, compared to overwriting an
 bench-report: setup  ## benchmarks/report.md and the chart and table of docs/benchmarks.md
 	$(REPORT)
 
-lock:  ## Resolve dependencies anew
+lock:  ## Resolve the dependencies again
 	$(PYTHON) -m pip install --quiet uv
 	$(PYTHON) -m uv pip compile --quiet --no-header --no-annotate --python-version 3.11 \
 	  --extra connect --extra postgresql --group dev pyproject.toml --output-file requirements.lock

@@ -16,7 +16,7 @@ from icefloe.statements import Options, WriteKind, WriteStatement
 from support.tables import data_files, row, rows, snapshots
 from support.unreferenced_files import leftovers
 
-pytestmark = [pytest.mark.requirement("D6"), pytest.mark.core]
+pytestmark = pytest.mark.requirement("D6")
 
 SCHEMA = "id BIGINT, region STRING, n INT"
 COW, MOR = "copy-on-write", "merge-on-read"

@@ -16,8 +16,6 @@ from support.pyiceberg_tables import age, data_paths, folder_of, later, publish_
 from support.tables import data_files, rows
 from support.unreferenced_files import leftovers
 
-pytestmark = pytest.mark.core
-
 SCHEMA = "id BIGINT, n INT"
 SOURCE = [{"id": 1, "n": -1}, {"id": 7, "n": -7}, {"id": 20, "n": -20}]
 OWN = [(1, 1), (2, 2)]

@@ -20,8 +20,6 @@ from support.foreign_files import equality_delete, publish
 from support.tables import rows, snapshots
 from support.unreferenced_files import leftovers
 
-pytestmark = pytest.mark.core
-
 OLD = date(1500, 3, 1)
 DATA = [
     {"id": 1, "name": "a", "day": OLD, "s": {"x": 1, "y": None}, "p": "u"},

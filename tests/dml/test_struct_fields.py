@@ -11,8 +11,6 @@ from icefloe.errors import NullabilityError
 from support.tables import data_files, rows, snapshots
 from support.unreferenced_files import leftovers
 
-pytestmark = pytest.mark.core
-
 NESTED = "id BIGINT, region STRING, s STRUCT<n1: INT, n2: STRUCT<a: STRING, b: INT>>"
 BEFORE = [
     {"id": 1, "region": "us", "s": None},

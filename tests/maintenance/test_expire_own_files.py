@@ -28,8 +28,6 @@ from support.pyiceberg_tables import (
     stray,
 )
 
-pytestmark = pytest.mark.core
-
 
 def expire(table):
     return table.expire_snapshots(older_than=later())
