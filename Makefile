@@ -47,7 +47,7 @@ test: lint typing  ## Lint, types, and the tests that take minutes
 	$(PYTEST) -n $(WORKERS) --dist worksteal $(DEFAULT_TESTS)
 
 test-all: lint typing  ## Every test of this environment, the slow ones too
-	ICEFLOE_TEST_COMPILED=1 $(PYTEST) -n $(WORKERS) --dist worksteal -m "not iceberg and not cluster"
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not iceberg and not cluster"
 
 test-seed: setup  ## One random program of each kind against DuckDB: ICEFLOE_SEED=17 make test-seed
 	$(PYTEST) tests/properties

@@ -21,14 +21,6 @@ os.environ["TZ"] = "UTC"
 # more than it saves.
 os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-# `make test` has Spark interpret its plans: most queries read a few rows, and compiling takes longer
-# than running. `make test-all` compiles them, as Spark does by default.
-COMPILED = os.environ.get("ICEFLOE_TEST_COMPILED") == "1"
-INTERPRETED = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -83,7 +75,6 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         # As in sessions that icefloe starts: PySpark does not look at the stack for every column.
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
-        .config(map={} if COMPILED else INTERPRETED)
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
