@@ -236,5 +236,13 @@ class CommitStateUnknownError(IcefloeError):
     """The catalog did not answer: look at the table before a retry. No file was deleted."""
 
 
+class CommitOutcomeUnknown(CommitStateUnknownError):  # noqa: N818
+    """The connection was lost during COMMIT: the caller looks for what the transaction wrote."""
+
+
 class StorageError(IcefloeError):
-    """Reading or writing a file failed; the message names it."""
+    """Reading or writing a file or a database failed; the message names it."""
+
+
+class StoreBusyError(StorageError):
+    """The database of the inline tier was locked for too long. Nothing was changed."""

@@ -1,0 +1,215 @@
+"""What a store has beside rows: idempotency keys, leases, deletes of rows in files, intents.
+
+All times are the database's, in milliseconds since 1970. Functions take the transaction they are
+part of, so what they write becomes visible together with the rows of the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from icefloe.inline.layout import DELETE, FILE, INTENT, KEY, LEASE, InlineTable
+from icefloe.inline.store import ChangeStamp, StoreConnection
+
+_CHUNK = 500  # positions per statement
+
+
+def _upsert(connection: StoreConnection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+    """An INSERT that can have ON CONFLICT, which both databases write alike, and is counted."""
+    insert = postgresql.insert(table) if connection.is_postgresql else sqlite.insert(table)
+    return insert.execution_options(preserve_rowcount=True)
+
+
+# -------------------------------------------------------------------------------------------------
+# Idempotency keys
+
+
+def claim_key(
+    connection: StoreConnection, table: InlineTable, key: str, result: str, stamp: ChangeStamp
+) -> str | None:
+    """Note that a statement with this key is done; None, or the result of the one that was first.
+
+    A concurrent transaction with the same key is waited for.
+    """
+    row = {
+        "table_id": table.id,
+        "key": _digest(key),
+        "result": result,
+        "seq": stamp.seq,
+        "at": stamp.at,
+    }
+    added = connection.execute(_upsert(connection, KEY).values(row).on_conflict_do_nothing())
+    return None if added.rowcount else read_key(connection, table, key)
+
+
+def read_key(connection: StoreConnection, table: InlineTable, key: str) -> str | None:
+    """The result of the statement that had this key; None if there was none."""
+    result = connection.execute(
+        sa.select(KEY.c.result).where(KEY.c.table_id == table.id, KEY.c.key == _digest(key))
+    ).scalar_one_or_none()
+    return None if result is None else str(result)
+
+
+def find_seq(connection: StoreConnection, table: InlineTable, seq: int) -> bool:
+    """Whether a row or a key has the number of a change: the change was committed."""
+    rows = table.rows
+    looks = (
+        sa.select(rows.c.seq).where(rows.c.seq == seq),
+        sa.select(KEY.c.seq).where(KEY.c.table_id == table.id, KEY.c.seq == seq),
+    )
+    return any(connection.execute(look.limit(1)).first() is not None for look in looks)
+
+
+def remove_keys(connection: StoreConnection, table: InlineTable, before: int) -> int:
+    """Remove the keys of statements before a time; returns how many there were."""
+    removed = KEY.delete().where(KEY.c.table_id == table.id, KEY.c.at < before)
+    return connection.execute(removed).rowcount
+
+
+def _digest(key: str) -> bytes:
+    return sha256(key.encode()).digest()
+
+
+# -------------------------------------------------------------------------------------------------
+# Leases
+
+
+def acquire_lease(
+    connection: StoreConnection, table: InlineTable, owner: str, milliseconds: int
+) -> bool:
+    """Take or renew the table's lease, unless another owner has it and it has not expired."""
+    until = connection.clock + milliseconds
+    row = {"table_id": table.id, "owner": owner, "until": until}
+    free = sa.or_(LEASE.c.owner == owner, LEASE.c.until <= connection.clock)
+    taken = (
+        _upsert(connection, LEASE)
+        .values(row)
+        .on_conflict_do_update(
+            index_elements=[LEASE.c.table_id], set_={"owner": owner, "until": until}, where=free
+        )
+    )
+    return connection.execute(taken).rowcount == 1
+
+
+def renew_lease(
+    connection: StoreConnection, table: InlineTable, owner: str, milliseconds: int
+) -> bool:
+    """Prolong a lease; False if another owner has taken it since it expired."""
+    renewed = LEASE.update().where(LEASE.c.table_id == table.id, LEASE.c.owner == owner)
+    until = connection.clock + milliseconds
+    return connection.execute(renewed.values(until=until)).rowcount == 1
+
+
+def release_lease(connection: StoreConnection, table: InlineTable, owner: str) -> None:
+    """Give up a lease; one of another owner stays."""
+    connection.execute(LEASE.delete().where(LEASE.c.table_id == table.id, LEASE.c.owner == owner))
+
+
+# -------------------------------------------------------------------------------------------------
+# Deletes of rows in data files
+
+
+def add_deletes(
+    connection: StoreConnection,
+    table: InlineTable,
+    positions: Mapping[str, Iterable[int]],
+    seq: int,
+) -> int:
+    """Delete rows of data files by position; returns how many were not deleted before."""
+    added = 0
+    for path, deleted in positions.items():
+        file_id = _file_id(connection, table, path)
+        for chunk in _chunks(deleted):
+            rows = [{"file_id": file_id, "pos": pos, "seq": seq} for pos in chunk]
+            insert = _upsert(connection, DELETE).values(rows).on_conflict_do_nothing()
+            added += connection.execute(insert).rowcount
+    return added
+
+
+def read_deletes(connection: StoreConnection, table: InlineTable) -> dict[str, list[int]]:
+    """The deleted positions of each data file that has any, ascending."""
+    selected = (
+        sa.select(FILE.c.path, DELETE.c.pos)
+        .join(DELETE, DELETE.c.file_id == FILE.c.id)
+        .where(FILE.c.table_id == table.id)
+        .order_by(FILE.c.path, DELETE.c.pos)
+    )
+    deleted: dict[str, list[int]] = {}
+    for path, pos in connection.execute(selected):
+        deleted.setdefault(path, []).append(pos)
+    return deleted
+
+
+def remove_deletes(
+    connection: StoreConnection, table: InlineTable, positions: Mapping[str, Iterable[int]]
+) -> int:
+    """Remove deletes that the table's files have now; returns how many there were."""
+    removed = 0
+    for path, deleted in positions.items():
+        file_id = sa.select(FILE.c.id).where(FILE.c.table_id == table.id, FILE.c.path == path)
+        for chunk in _chunks(deleted):
+            found = DELETE.c.file_id == file_id.scalar_subquery(), DELETE.c.pos.in_(chunk)
+            removed += connection.execute(DELETE.delete().where(*found)).rowcount
+    unused = ~sa.exists().where(DELETE.c.file_id == FILE.c.id)
+    connection.execute(FILE.delete().where(FILE.c.table_id == table.id, unused))
+    return removed
+
+
+def _file_id(connection: StoreConnection, table: InlineTable, path: str) -> int:
+    row = {"table_id": table.id, "path": path}
+    connection.execute(_upsert(connection, FILE).values(row).on_conflict_do_nothing())
+    found = sa.select(FILE.c.id).where(FILE.c.table_id == table.id, FILE.c.path == path)
+    return int(connection.execute(found).scalar_one())
+
+
+def _chunks(positions: Iterable[int]) -> Iterator[Sequence[int]]:
+    ordered = sorted(positions)
+    for start in range(0, len(ordered), _CHUNK):
+        yield ordered[start : start + _CHUNK]
+
+
+# -------------------------------------------------------------------------------------------------
+# Intents: a flush into a catalog that is not in this database
+
+
+@dataclass(frozen=True, slots=True)
+class FlushIntent:
+    """Rows up to `cut` are being published by a snapshot; `age` is in milliseconds."""
+
+    cut: int
+    snapshot_id: int
+    age: int
+
+
+def write_intent(
+    connection: StoreConnection, table: InlineTable, cut: int, snapshot_id: int
+) -> bool:
+    """Announce a flush; False if another one is announced."""
+    row: dict[str, Any] = {
+        "table_id": table.id,
+        "cut": cut,
+        "snapshot_id": snapshot_id,
+        "started": connection.clock,
+    }
+    written = _upsert(connection, INTENT).values(row).on_conflict_do_nothing()
+    return connection.execute(written).rowcount == 1
+
+
+def read_intent(connection: StoreConnection, table: InlineTable) -> FlushIntent | None:
+    """The announced flush of a table, if there is one."""
+    age = connection.clock - INTENT.c.started
+    selected = sa.select(INTENT.c.cut, INTENT.c.snapshot_id, age)
+    row = connection.execute(selected.where(INTENT.c.table_id == table.id)).first()
+    return None if row is None else FlushIntent(*row)
+
+
+def remove_intent(connection: StoreConnection, table: InlineTable, snapshot_id: int) -> bool:
+    """Remove the announcement of this snapshot; False if it is gone or another's."""
+    found = INTENT.c.table_id == table.id, INTENT.c.snapshot_id == snapshot_id
+    return connection.execute(INTENT.delete().where(*found)).rowcount == 1

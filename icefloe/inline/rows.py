@@ -1,0 +1,332 @@
+"""Rows of a table in the store: insert, select, replace and remove.
+
+`(row_id, seq)` is one version of a row. Changes name the versions that they change, so a version
+that was changed or removed since it was read is never touched. Values of many rows go to PostgreSQL
+as one array per column, to SQLite through one prepared statement. In the SQL that is put together
+here, all names are the store's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import repeat
+from typing import Any, TypeAlias
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.exc import DBAPIError
+
+from icefloe.inline.layout import (
+    EARLIER_KINDS,
+    TABLE,
+    InlineColumn,
+    InlineTable,
+    Value,
+    rows_table,
+)
+from icefloe.inline.store import ChangeStamp, StoreConnection
+from icefloe.inline.tables import dropped
+
+RowVersion: TypeAlias = tuple[int, int]  # row_id, seq
+
+_FETCHED_ROWS = 10_000
+_SEPARATE_ROWS = 500  # up to here rows are looked up by their ids, above by the range of the ids
+_SAMPLED_ROWS = 1000
+_ROW_OVERHEAD = 24  # bytes: row_id, seq, at
+_UNDEFINED_TABLE = "42P01"
+
+
+@dataclass(frozen=True, slots=True)
+class InlineRows:
+    """Rows as they were read, by row id; columns that the database does not have are missing."""
+
+    row_ids: list[int]
+    seqs: list[int]
+    values: dict[str, list[Value]]
+
+    def __len__(self) -> int:
+        return len(self.row_ids)
+
+    def first(self, count: int) -> InlineRows:
+        """The oldest rows."""
+        values = {name: column[:count] for name, column in self.values.items()}
+        return InlineRows(self.row_ids[:count], self.seqs[:count], values)
+
+    @property
+    def versions(self) -> list[RowVersion]:
+        """The version of each row."""
+        return list(zip(self.row_ids, self.seqs, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class InsertedRows:
+    """The ids of inserted rows; rows of a concurrent insert may have ids in between."""
+
+    first: int
+    last: int
+    count: int
+
+
+# -------------------------------------------------------------------------------------------------
+# Insert
+
+
+def insert_rows(
+    connection: StoreConnection,
+    table: InlineTable,
+    columns: Sequence[InlineColumn],
+    encoded: Sequence[Sequence[Value]],
+    stamp: ChangeStamp,
+) -> InsertedRows:
+    """Insert rows by one statement; their ids ascend in the order of the rows.
+
+    Args:
+        connection: A write transaction.
+        table: The table, which has all of the columns.
+        columns: What the values are of.
+        encoded: The values of each column, at least one row.
+        stamp: Number and time of the change.
+
+    Raises:
+        TableNotFoundError: The table was dropped.
+    """
+    if connection.is_postgresql:
+        return _insert_arrays(connection, table, columns, encoded, stamp)
+    registered = sa.select(TABLE.c.id).where(TABLE.c.id == table.id)
+    if connection.execute(registered).first() is None:
+        raise dropped(table)
+    rows = list(zip(repeat(stamp.seq), repeat(stamp.at), *encoded, strict=False))
+    statement = _sqlite_insert(table.id, tuple(columns))
+    connection.connection.exec_driver_sql(statement, rows)
+    last = connection.execute(sa.select(sa.func.last_insert_rowid())).scalar_one()
+    return InsertedRows(last - len(rows) + 1, last, len(rows))
+
+
+@lru_cache(maxsize=1000)
+def _sqlite_insert(table_id: int, columns: tuple[InlineColumn, ...]) -> str:
+    names = ["seq", "at", *(column.name for column in columns)]
+    insert = rows_table(table_id, columns).insert()
+    return str(insert.compile(dialect=sqlite.dialect(), column_keys=names))
+
+
+def _insert_arrays(
+    connection: StoreConnection,
+    table: InlineTable,
+    columns: Sequence[InlineColumn],
+    encoded: Sequence[Sequence[Value]],
+    stamp: ChangeStamp,
+) -> InsertedRows:
+    names = _names(columns)
+    statement = (
+        f"WITH inserted AS (INSERT INTO {table.rows.name} (seq, at, {names}) "  # noqa: S608
+        f"SELECT %s::bigint, %s::bigint, {names} FROM {_arrays(columns)} AS v({names}) "
+        f"WHERE EXISTS (SELECT 1 FROM {TABLE.name} WHERE id = %s) RETURNING row_id) "
+        "SELECT min(row_id), max(row_id), count(*) FROM inserted"
+    )
+    values = (stamp.seq, stamp.at, *map(_array, encoded), table.id)
+    try:
+        first, last, count = connection.connection.exec_driver_sql(statement, values).one()
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) == _UNDEFINED_TABLE:
+            raise dropped(table) from error
+        raise
+    if not count:
+        raise dropped(table)
+    return InsertedRows(first, last, count)
+
+
+def _names(columns: Sequence[InlineColumn]) -> str:
+    return ", ".join(column.name for column in columns)
+
+
+def _arrays(columns: Sequence[InlineColumn], before: Sequence[str] = ()) -> str:
+    types = [*before, *("bigint[]" if column.is_integer else "bytea[]" for column in columns)]
+    return f"unnest({', '.join(f'%s::{each}' for each in types)})"
+
+
+def _array(values: Sequence[Value]) -> str:
+    """An array of numbers or bytes in PostgreSQL's notation.
+
+    It is one text, which takes a tenth of the time of a list of values that psycopg converts.
+    """
+    return f"{{{','.join(map(_element, values))}}}"
+
+
+def _element(value: Value) -> str:
+    if value is None:
+        return "NULL"
+    return f'"\\\\x{value.hex()}"' if isinstance(value, bytes) else str(value)
+
+
+# -------------------------------------------------------------------------------------------------
+# Select
+
+
+def select_rows(
+    connection: StoreConnection,
+    table: InlineTable,
+    columns: Sequence[InlineColumn],
+    where: sa.ColumnElement[bool] | None = None,
+    limit: int | None = None,
+) -> InlineRows:
+    """Rows that satisfy a condition, in the order of their ids.
+
+    Of each field of `columns` all columns are read that the database has, also those of the kind
+    that it had before a promotion.
+    """
+    fields = {column.field_id for column in columns}
+    stored = [column.name for column in table.columns if column.field_id in fields]
+    rows = table.rows
+    selected = sa.select(rows.c.row_id, rows.c.seq, *(rows.c[name] for name in stored))
+    result = connection.execute(_narrowed(selected, where).order_by(rows.c.row_id).limit(limit))
+    read: list[list[Any]] = [[] for _ in range(2 + len(stored))]
+    cursor = result.cursor  # the driver's tuples: SQLAlchemy's rows take twice the time
+    while batch := cursor.fetchmany(_FETCHED_ROWS):
+        for values, more in zip(read, zip(*batch, strict=True), strict=True):
+            values.extend(more)
+    result.close()
+    return InlineRows(read[0], read[1], dict(zip(stored, read[2:], strict=True)))
+
+
+def select_versions(
+    connection: StoreConnection, table: InlineTable, where: sa.ColumnElement[bool] | None = None
+) -> list[RowVersion]:
+    """The versions of rows that satisfy a condition, in the order of their ids."""
+    return select_rows(connection, table, (), where).versions
+
+
+def count_rows(
+    connection: StoreConnection, table: InlineTable, where: sa.ColumnElement[bool] | None = None
+) -> int:
+    """How many rows satisfy a condition."""
+    counted = sa.select(sa.func.count()).select_from(table.rows)
+    return int(connection.execute(_narrowed(counted, where)).scalar_one())
+
+
+def row_span(connection: StoreConnection, table: InlineTable) -> int:
+    """An upper bound of the number of rows, by two look-ups in the index of ids."""
+    row_id = table.rows.c.row_id
+    ends = (sa.select(end(row_id)).scalar_subquery() for end in (sa.func.min, sa.func.max))
+    first, last = connection.execute(sa.select(*ends)).one()
+    return 0 if first is None else last - first + 1
+
+
+def age_of_oldest(connection: StoreConnection, table: InlineTable) -> int | None:
+    """Milliseconds since the oldest row was inserted; None if there is no row."""
+    rows = table.rows
+    oldest = sa.select(connection.clock - rows.c.at).order_by(rows.c.row_id).limit(1)
+    age = connection.execute(oldest).scalar_one_or_none()
+    return None if age is None else max(0, int(age))
+
+
+def estimate_bytes(connection: StoreConnection, table: InlineTable) -> int:
+    """About how many bytes the rows have, from their number and the newest of them."""
+    rows = table.rows
+    integers = sum(column.is_integer for column in table.columns)
+    size: sa.ColumnElement[int] = sa.literal(_ROW_OVERHEAD + 8 * integers)
+    for column in table.columns:
+        if not column.is_integer:
+            size += sa.func.coalesce(sa.func.length(rows.c[column.name]), 0)
+    newest = sa.select(size.label("size")).select_from(rows).order_by(rows.c.row_id.desc())
+    newest = newest.limit(_SAMPLED_ROWS)
+    mean = connection.execute(sa.select(sa.func.avg(newest.subquery().c.size))).scalar_one()
+    return 0 if mean is None else int(mean * count_rows(connection, table))
+
+
+def _narrowed(selected: sa.Select[Any], where: sa.ColumnElement[bool] | None) -> sa.Select[Any]:
+    return selected if where is None else selected.where(where)
+
+
+# -------------------------------------------------------------------------------------------------
+# Change
+
+
+def lock_inserts(connection: StoreConnection, table: InlineTable) -> None:
+    """Let no other transaction insert rows before this one ends."""
+    if connection.is_postgresql:  # on SQLite a write transaction is alone
+        connection.connection.exec_driver_sql(f"LOCK TABLE {table.rows.name} IN SHARE MODE")
+
+
+def missing_versions(
+    connection: StoreConnection, table: InlineTable, versions: Sequence[RowVersion]
+) -> list[RowVersion]:
+    """Those versions that the table no longer has: they were changed or removed."""
+    if not versions:
+        return []
+    row_id = table.rows.c.row_id
+    ids = [row for row, _ in versions]
+    few = len(ids) <= _SEPARATE_ROWS
+    among = row_id.in_(ids) if few else row_id.between(min(ids), max(ids))
+    present = set(select_versions(connection, table, among))
+    return [version for version in versions if version not in present]
+
+
+def remove_versions(
+    connection: StoreConnection, table: InlineTable, versions: Sequence[RowVersion]
+) -> int:
+    """Remove rows; returns how many of the versions were there."""
+    if not versions:
+        return 0
+    name = table.rows.name
+    if connection.is_postgresql:
+        statement = (
+            f"DELETE FROM {name} AS t USING {_arrays((), _VERSION)} AS v(row_id, seq) "  # noqa: S608
+            "WHERE t.row_id = v.row_id AND t.seq = v.seq"
+        )
+        parameters: Any = tuple(map(_array, zip(*versions, strict=True)))
+    else:
+        statement = f"DELETE FROM {name} WHERE row_id = ? AND seq = ?"  # noqa: S608
+        parameters = list(versions)
+    return connection.connection.exec_driver_sql(statement, parameters).rowcount
+
+
+def replace_rows(
+    connection: StoreConnection,
+    table: InlineTable,
+    versions: Sequence[RowVersion],
+    columns: Sequence[InlineColumn],
+    encoded: Sequence[Sequence[Value]],
+    seq: int,
+) -> int:
+    """Give rows new values and the number of this change; their ids stay.
+
+    Returns:
+        How many of the versions were there; others are not changed.
+    """
+    if not versions:
+        return 0
+    row_ids, seqs = zip(*versions, strict=True)
+    name, cleared = (
+        table.rows.name,
+        "".join(f", {each} = NULL" for each in _earlier(table, columns)),
+    )
+    if connection.is_postgresql:
+        changes = ", ".join(f"{column.name} = v.{column.name}" for column in columns)
+        statement = (
+            f"UPDATE {name} AS t SET seq = %s::bigint, {changes}{cleared} "  # noqa: S608
+            f"FROM {_arrays(columns, _VERSION)} AS v(old_row_id, old_seq, {_names(columns)}) "
+            "WHERE t.row_id = v.old_row_id AND t.seq = v.old_seq"
+        )
+        parameters: Any = (seq, *map(_array, (row_ids, seqs, *encoded)))
+    else:
+        changes = ", ".join(f"{column.name} = ?" for column in columns)
+        statement = (
+            f"UPDATE {name} SET seq = ?, {changes}{cleared} "  # noqa: S608
+            "WHERE row_id = ? AND seq = ?"
+        )
+        parameters = list(zip(repeat(seq), *encoded, row_ids, seqs, strict=False))
+    return connection.connection.exec_driver_sql(statement, parameters).rowcount
+
+
+_VERSION = ("bigint[]", "bigint[]")
+
+
+def _earlier(table: InlineTable, columns: Sequence[InlineColumn]) -> Iterator[str]:
+    """Columns that have values of before a promotion, which new values replace."""
+    for column in columns:
+        for kind in EARLIER_KINDS.get(column.kind, ()):
+            earlier = InlineColumn(column.field_id, kind)
+            if earlier in table.columns:
+                yield earlier.name

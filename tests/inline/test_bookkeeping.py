@@ -1,0 +1,124 @@
+"""Idempotency keys, leases, deletes of rows in files, and intents."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from icefloe.inline.bookkeeping import (
+    acquire_lease,
+    add_deletes,
+    claim_key,
+    find_seq,
+    read_deletes,
+    read_intent,
+    read_key,
+    release_lease,
+    remove_deletes,
+    remove_intent,
+    remove_keys,
+    renew_lease,
+    write_intent,
+)
+from icefloe.inline.layout import FILE, inline_columns
+from icefloe.inline.store import next_stamp
+from icefloe.inline.tables import register_table
+from support.inline_store import NAME, SCHEMA, insert_in
+
+
+def test_keys_keep_the_first_result(store, table):
+    odd = "\0'; --" + "x" * 5000
+    with store.writing() as connection:
+        other = register_table(connection, NAME, "other", inline_columns(SCHEMA))
+        assert read_key(connection, table, odd) is None
+        assert claim_key(connection, table, odd, "first", next_stamp(connection)) is None
+    with store.writing() as connection:
+        stamp = next_stamp(connection)
+        assert claim_key(connection, table, odd, "second", stamp) == "first"
+        assert claim_key(connection, other, odd, "third", stamp) is None
+        assert read_key(connection, table, odd) == "first"
+        assert remove_keys(connection, table, stamp.at + 1) == 1
+        assert read_key(connection, table, odd) is None
+        assert read_key(connection, other, odd) == "third"
+
+
+def test_one_of_two_concurrent_statements_has_the_key(open_store, table):
+    def claim(number: int) -> str | None:
+        with open_store().writing() as connection:
+            stamp = next_stamp(connection)
+            taken = claim_key(connection, table, "key", str(number), stamp)
+            time.sleep(0.1)
+            return taken
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(claim, range(4)))
+    [winner] = [number for number, taken in enumerate(results) if taken is None]
+    assert [taken for taken in results if taken is not None] == [str(winner)] * 3
+
+
+def test_changes_are_found_by_their_number(store, table):
+    with store.writing() as connection:
+        inserted = insert_in(connection, table, 1)
+        keyed = next_stamp(connection)
+        claim_key(connection, table, "key", "{}", keyed)
+        unused = next_stamp(connection).seq
+    with store.reading() as connection:
+        assert find_seq(connection, table, keyed.seq)
+        assert find_seq(connection, table, keyed.seq - 1)
+        assert not find_seq(connection, table, unused)
+    assert inserted.count == 1
+
+
+def test_leases_expire_by_the_clock_of_the_database(store, table):
+    with store.writing() as connection:
+        assert acquire_lease(connection, table, "a", 60_000)
+    with store.writing() as connection:
+        assert not acquire_lease(connection, table, "b", 60_000)
+        assert not renew_lease(connection, table, "b", 60_000)
+        release_lease(connection, table, "b")
+        assert renew_lease(connection, table, "a", 50)
+    time.sleep(0.1)
+    with store.writing() as connection:
+        assert acquire_lease(connection, table, "b", 60_000)
+        assert acquire_lease(connection, table, "b", 60_000)
+        assert not renew_lease(connection, table, "a", 60_000)
+    with store.writing() as connection:
+        release_lease(connection, table, "b")
+        assert acquire_lease(connection, table, "a", 60_000)
+
+
+def test_one_of_many_gets_the_lease(open_store, table):
+    def acquire(number: int) -> bool:
+        with open_store().writing() as connection:
+            return acquire_lease(connection, table, str(number), 60_000)
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(acquire, range(6))) == 1
+
+
+def test_deletes_of_rows_in_files(store, table):
+    many = range(0, 5000, 2)
+    with store.writing(lock=table) as connection:
+        assert add_deletes(connection, table, {"a": [3, 1], "b": many}, 1) == 2502
+        assert add_deletes(connection, table, {"a": [3, 4]}, 2) == 1
+        assert add_deletes(connection, table, {"c": []}, 2) == 0
+    with store.reading() as connection:
+        assert read_deletes(connection, table) == {"a": [1, 3, 4], "b": list(many)}
+    with store.writing(lock=table) as connection:
+        assert remove_deletes(connection, table, {"a": [1, 9], "b": many, "x": [1]}) == 2501
+        assert read_deletes(connection, table) == {"a": [3, 4]}
+        assert connection.execute(FILE.select()).fetchall()[0].path == "a"
+
+
+def test_intents(store, table):
+    with store.writing() as connection:
+        assert read_intent(connection, table) is None
+        assert write_intent(connection, table, 7, 2**62)
+        assert not write_intent(connection, table, 8, 1)
+    with store.writing() as connection:
+        intent = read_intent(connection, table)
+        assert (intent.cut, intent.snapshot_id) == (7, 2**62)
+        assert 0 <= intent.age < 60_000
+        assert not remove_intent(connection, table, 1)
+        assert remove_intent(connection, table, 2**62)
+        assert read_intent(connection, table) is None

@@ -1,0 +1,69 @@
+"""A PostgreSQL server of its own for tests, on loopback."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@contextmanager
+def running_server() -> Iterator[str]:
+    """The URI of a fresh server, which takes connections of this machine without a password."""
+    programs = _programs()
+    with tempfile.TemporaryDirectory(prefix="icefloe-pg-") as made:
+        folder = Path(made)
+        user = _user_for(folder)
+
+        def run(program: str, *arguments: str) -> None:
+            command = [str(programs / program), *arguments]
+            subprocess.run(
+                command, check=True, cwd=folder, stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, timeout=120, **user,
+            )  # fmt: skip
+
+        data, port = str(folder / "data"), _free_port()
+        run("initdb", "--pgdata", data, "--username", "icefloe", "--auth", "trust", "--no-sync")
+        settings = f"-c listen_addresses=127.0.0.1 -p {port} -k {folder} -F"
+        log = str(folder / "log")
+        run("pg_ctl", "start", "--wait", "--pgdata", data, "--log", log, "--options", settings)
+        try:
+            yield f"postgresql+psycopg://icefloe@127.0.0.1:{port}/postgres"
+        finally:
+            run("pg_ctl", "stop", "--pgdata", data, "--mode", "immediate")
+
+
+def _programs() -> Path:
+    """The folder of PostgreSQL's server programs, which Debian keeps off the PATH."""
+    beside = [Path(found).resolve().parent for found in [shutil.which("initdb")] if found]
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: int(p.parent.name))
+    for folder in [*reversed(installed), *beside]:
+        if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
+            return folder
+    pytest.fail("PostgreSQL's server programs (initdb, pg_ctl) are missing: run make setup")
+
+
+def _user_for(folder: Path) -> dict[str, Any]:
+    """PostgreSQL refuses to run as root: hand the folder to another user, and run as that one."""
+    if os.geteuid() != 0:
+        return {}
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    name = next(name for name in ("postgres", "nobody") if name in names)
+    found = pwd.getpwnam(name)
+    os.chown(folder, found.pw_uid, found.pw_gid)
+    return {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": []}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
