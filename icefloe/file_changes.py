@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import pyarrow as pa
 from pyiceberg.manifest import DataFile
 from pyroaring import BitMap64
 
@@ -44,6 +45,25 @@ class DeletedRows:
     positions: BitMap64
 
 
+RowVersion: TypeAlias = tuple[int, int]  # of an inline row: its id and the change that wrote it
+
+
+@dataclass(frozen=True, slots=True)
+class InlineChanges:
+    """Changes of inline rows; each row must still be of the version that was read."""
+
+    removed: tuple[RowVersion, ...] = ()
+    replaced: tuple[RowVersion, ...] = ()
+    new_values: pa.Table | None = None  # of the replaced rows, in their order
+    read: frozenset[RowVersion] = frozenset()  # every version that the statement looked at
+    everything: bool = False  # `removed` are all rows that there were at the head
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row is changed."""
+        return not (self.removed or self.replaced)
+
+
 @dataclass(frozen=True, slots=True)
 class FileChanges:
     """One statement's changes to a table.
@@ -61,10 +81,16 @@ class FileChanges:
     # A compaction: the same rows in other files, as old as the snapshot they were read from.
     compacts: bool = False
     data_sequence_number: int | None = None
+    inline: InlineChanges = InlineChanges()  # published together with the files
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to publish, whatever the head of the branch holds."""
+        return self.inline.is_empty and not self.changes_files
+
+    @property
+    def changes_files(self) -> bool:
+        """Whether a snapshot is needed, whatever the head of the branch holds."""
         match self.removal:
             case RemoveFiles(data, deletes):
                 removes = bool(data or deletes)
@@ -72,7 +98,7 @@ class FileChanges:
                 removes = bool(keys)
             case RemoveEverything():
                 removes = True
-        return not (self.added_data or self.deleted_rows or removes)
+        return bool(self.added_data or self.deleted_rows or removes)
 
     @property
     def removed_data(self) -> tuple[LiveFile, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,25 +23,37 @@ from pyiceberg.utils.config import Config
 from pyspark.sql import SparkSession
 from sqlalchemy import URL
 
+from icefloe.commands.background_flush import BackgroundFlush
 from icefloe.commands.context import Context
 from icefloe.errors import (
+    IcefloeError,
     StatementError,
     TableExistsError,
     TableNotFoundError,
     UnsupportedTableError,
 )
+from icefloe.inline.layout import inline_columns
+from icefloe.inline.tier import InlineTier
 from icefloe.maintenance.own_files import purge_table
-from icefloe.metadata.table_state import TableState
+from icefloe.metadata.table_state import TableState, state_of
 from icefloe.redaction import redacted, register, reveals, scrubbed
 from icefloe.schema.partition_spec import parse_partition_by, parse_sort_by
 from icefloe.schema.to_iceberg import to_iceberg_schema
-from icefloe.settings import MODE_PROPERTIES, UpdateMode, properties_to_store
+from icefloe.settings import (
+    INLINE_STORE,
+    MODE_PROPERTIES,
+    Settings,
+    UpdateMode,
+    properties_to_store,
+)
 from icefloe.spark.session import session_of, started
 from icefloe.spark.table_names import DEFAULT_NAMESPACE
 from icefloe.sql.names import Names
 from icefloe.sql.run import SqlResult, run_sql
 from icefloe.storage.locations import local_uri
 from icefloe.table import Table
+
+log = logging.getLogger("icefloe")
 
 EMBEDDED_CATALOG = "icefloe"
 _opened: list[ref[Lake]] = []  # in the order of opening
@@ -52,6 +65,7 @@ def connect(
     *,
     catalog: str | Catalog | None = None,
     spark: SparkSession | None = None,
+    inline_uri: str | None = None,
     **properties: Any,
 ) -> Lake:
     """Open a lake.
@@ -62,6 +76,11 @@ def connect(
 
     >>> lake = icefloe.connect("lake")  # doctest: +SKIP
     """
+    if inline_uri is not None:
+        raise StatementError(
+            "inline_uri= is not supported: inline rows are kept in the database of a SQL catalog. "
+            "Connect without it."
+        )
     lake = Lake(open_catalog(warehouse, catalog, properties), spark)
     _ = lake.spark  # fail or start now, not at the first statement
     _opened[:] = [*(earlier for earlier in _opened if earlier() is not None), ref(lake)]
@@ -87,6 +106,8 @@ class Lake:
         register(catalog.properties)
         self._catalog = catalog
         self._spark = None if spark is None else session_of(spark)
+        self._tier = InlineTier(catalog)
+        self._flusher = BackgroundFlush(self._tier)
         # Called when a statement has written its files and is about to publish them. Tests let
         # another writer commit here.
         self.before_publish: Callable[[], object] = lambda: None
@@ -117,9 +138,19 @@ class Lake:
         """The PyIceberg catalog."""
         return self._catalog
 
+    @property
+    def tier(self) -> InlineTier:
+        """The inline tier of the catalog's tables."""
+        return self._tier
+
     def stop(self) -> None:
-        """Close the catalog; stop the Spark session if icefloe started it and no lake uses it."""
+        """Close the catalog; stop the Spark session if icefloe started it and no lake uses it.
+
+        A flush in the background that is under way is waited for.
+        """
         try:
+            self._flusher.stop()
+            self._tier.close()
             self._catalog.close()
         finally:
             started.release(self)
@@ -175,6 +206,9 @@ class Lake:
         order = parse_sort_by(sort_by, iceberg_schema)
         modes = dict.fromkeys(MODE_PROPERTIES, UpdateMode.MERGE_ON_READ.value)
         stored = properties_to_store({**modes, **(properties or {})})
+        if Settings.of(stored).inline_enabled:
+            inline_columns(iceberg_schema)  # refuses types that the inline tier cannot store
+            stored[INLINE_STORE] = self._tier.store_id()
         self.create_namespace(full.rpartition(".")[0])
         try:
             self._catalog.create_table(
@@ -200,10 +234,13 @@ class Lake:
         """
         full = _full_name(name)
         try:
+            dropped = self._inline_table(full)
             if purge:
                 purge_table(self._catalog, full)
             else:
                 self._catalog.drop_table(full)
+            if dropped is not None:
+                self._of_inline(lambda: self._tier.forget(dropped))
         except NoSuchTableError as missing:
             if not if_exists:
                 raise TableNotFoundError(f"Table {full} does not exist.") from missing
@@ -214,7 +251,10 @@ class Lake:
         target = _full_name(new)
         self.create_namespace(target.rpartition(".")[0])
         try:
+            renamed = self._inline_table(_full_name(old))
             self._catalog.rename_table(_full_name(old), target)
+            if renamed is not None:
+                self._of_inline(lambda: self._tier.rename(renamed, target))
         except NoSuchTableError as missing:
             raise TableNotFoundError(f"Table {_full_name(old)} does not exist.") from missing
         except TableAlreadyExistsError as existing:
@@ -246,12 +286,37 @@ class Lake:
         """The context of a statement on one table of this lake."""
         names = Names(self)
         return Context(
-            self.spark,
+            lambda: self.spark,
             self._catalog,
             read_state,
             lambda name, state: replace(names, reading=state).rows(name),
             lambda: self.before_publish(),  # noqa: PLW0108 - as it is when a statement publishes
+            self._tier,
+            lambda state: self._flusher.make_room(state, self._opener(state.name)),
+            lambda state, rows: self._flusher.flush_soon(state, rows, self._opener(state.name)),
         )
+
+    def _opener(self, full: str) -> Callable[[], Context]:
+        """Opens contexts of one table whose state is always read from the catalog."""
+        return lambda: self.context(lambda branch: state_of(self.load(full), full, branch))
+
+    def _inline_table(self, full: str) -> TableState | None:
+        """The state of a table with an inline tier; a table that cannot be read has none."""
+        try:
+            state = state_of(self._catalog.load_table(full), full)
+        except NoSuchTableError:
+            raise
+        except Exception as unreadable:  # noqa: BLE001 - as for tables without the tier
+            log.debug("%s cannot be read, nor its inline rows be looked for: %s", full, unreadable)
+            return None
+        return state if state.has_inline_tier else None
+
+    def _of_inline(self, what: Callable[[], object]) -> None:
+        """Do what follows a change of the catalog, which cannot be undone by an error."""
+        try:
+            what()
+        except IcefloeError as error:
+            log.warning("The inline tier was not brought up to date: %s", error)
 
     def _tables_beside(self, full: str) -> list[str]:
         try:

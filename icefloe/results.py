@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
 from icefloe.redaction import masked_repr
 
 SUMMARY_PREFIX = "icefloe."
+INLINE_MODE = "inline"  # the mode of statements that changed inline rows alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +70,17 @@ class DmlResult(RowCounts):
         last = [*(name for name in counters if name not in rows), "clauses"]
         middle = [f.name for f in fields(self) if f.name not in (*first, *last)]
         return {name: getattr(self, name) for name in (*first, *middle, *last)}
+
+    def as_json(self) -> str:
+        """Every figure as JSON, which `from_json` reads."""
+        return json.dumps(self.as_dict())
+
+    @classmethod
+    def from_json(cls, text: str) -> DmlResult:
+        """The result of a text that `as_json` wrote; fields of other versions are ignored."""
+        names = {field.name for field in fields(cls)}
+        figures = {name: value for name, value in json.loads(text).items() if name in names}
+        return cls(**{**figures, "clauses": tuple(figures.get("clauses", ()))})
 
     @property
     def total_affected(self) -> int:

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
-from icefloe.errors import StatementError, UnsupportedTableError
+from icefloe.errors import StatementError
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 INLINE = "icefloe.inline.enabled"
+INLINE_STORE = "icefloe.inline.store"  # written by icefloe: the id of the database
 
 _PROPERTY = "table property"  # the key in a field's metadata
 _INT, _LONG = 2**31 - 1, 2**63 - 1  # Java's types, as which other engines read the properties
@@ -324,7 +325,22 @@ class Settings:
         "Age from which branches and tags expire; never if not set.",
     )
     inline_enabled: bool = _property(
-        INLINE, _BOOLEAN, "false", "Reserved for an inline tier, which this version does not have."
+        INLINE,
+        _BOOLEAN,
+        "false",
+        "Whether `insert` keeps rows in the catalog's database until they are flushed.",
+    )
+    inline_row_limit: int = _property(
+        "icefloe.inline.row-limit",
+        _SIZE,
+        "100000",
+        "Number of inline rows from which they are flushed in the background.",
+    )
+    inline_max_age_ms: int | None = _property(
+        "icefloe.inline.max-age-ms",
+        _AGE,
+        None,
+        "Age of the oldest inline row from which they are flushed; no limit if not set.",
     )
     retry: RetryPolicy = RetryPolicy()
 
@@ -377,12 +393,9 @@ MODE_PROPERTIES = tuple(one.name for one in TABLE_PROPERTIES if one.values is _M
 def properties_to_store(properties: Mapping[str, object]) -> dict[str, str]:
     """Validate properties: as text, with modes in Iceberg's spelling."""
     texts = {name: _text(value) for name, value in properties.items()}
-    settings = Settings.of(texts)
-    if settings.inline_enabled:
-        raise UnsupportedTableError(
-            f"Table property {INLINE!r} is true, but this version of icefloe has no inline tier. "
-            "Remove it: insert() then writes data files, as append() does."
-        )
+    Settings.of(texts)
+    if INLINE_STORE in texts:
+        raise StatementError(f"Table property {INLINE_STORE!r} is set by icefloe alone.")
     for name, text in texts.items():
         if name in MODE_PROPERTIES:
             texts[name] = _MODE.read(name, text).value

@@ -24,9 +24,9 @@ from icefloe.commands.evolve import (
 )
 from icefloe.commands.input_rows import fit_new_rows, fit_rows, source_frame
 from icefloe.commands.replace.partitions_of import partitions_of
-from icefloe.commands.run import run
+from icefloe.commands.run import flush, insert, run
 from icefloe.commands.scan import ScanRequest, count_rows, read_rows
-from icefloe.commands.write import refuse_inline
+from icefloe.inline.tier import InlineFacts
 from icefloe.inspection.log import render_log
 from icefloe.inspection.metadata_tables import metadata_table
 from icefloe.maintenance.compact import compact
@@ -41,6 +41,7 @@ from icefloe.settings import UpdateKind
 from icefloe.statements import (
     Condition,
     MergeStatement,
+    Options,
     Replacement,
     ReplaceStatement,
     RowStatement,
@@ -60,6 +61,7 @@ class Table:
     def __init__(self, lake: Tables, name: str) -> None:
         self._lake = lake
         self._name = name
+        self._known: TableState | None = None  # for inserts, which find out if it is out of date
 
     def __repr__(self) -> str:
         return redacted(f"Table({self._name!r})")
@@ -120,32 +122,55 @@ class Table:
         """How many live rows there are."""
         return count_rows(self._context(), self._state())
 
-    def to_arrow(self) -> pa.Table:
-        """All live rows as an Arrow table."""
-        return self.scan().toArrow()
+    def to_arrow(
+        self,
+        columns: Sequence[str] | None = None,
+        where: Condition | None = None,
+        *,
+        limit: int | None = None,
+    ) -> pa.Table:
+        """Live rows as an Arrow table."""
+        return self.scan(columns, where, limit=limit).toArrow()
 
-    def to_pandas(self) -> pd.DataFrame:
-        """All live rows as a pandas frame."""
-        return self.scan().toPandas()
+    def to_pandas(
+        self,
+        columns: Sequence[str] | None = None,
+        where: Condition | None = None,
+        *,
+        limit: int | None = None,
+    ) -> pd.DataFrame:
+        """Live rows as a pandas frame."""
+        return self.scan(columns, where, limit=limit).toPandas()
 
     # Rows in
 
-    def append(self, rows: object) -> DmlResult:
-        """Add rows as new data files."""
-        return self._write(WriteKind.APPEND, rows)
+    def append(self, rows: object, *, idempotency_key: str | None = None) -> DmlResult:
+        """Add rows as new data files; with a key, once however often it is called."""
+        return self._write(WriteKind.APPEND, rows, idempotency_key)
 
-    def insert(self, rows: object) -> DmlResult:
-        """Add a few rows: to the inline tier where the table has one, else as `append`."""
-        refuse_inline(self._state())
-        return self._write(WriteKind.APPEND, rows)
+    def insert(self, rows: object, *, idempotency_key: str | None = None) -> DmlResult:
+        """Add a few rows: to the inline tier where the table has one, else as `append`.
 
-    def overwrite(self, rows: object) -> DmlResult:
+        The inline tier takes up to 10,000 rows or 8 MB in one transaction of the catalog's
+        database, without Spark and without a snapshot; the result's mode is `inline`.
+        """
+        result, self._known = insert(rows, idempotency_key, self._context(), self._known)
+        return result
+
+    @property
+    def inline(self) -> InlineFacts | None:
+        """What the inline tier holds: rows, bytes, the oldest row; None without that tier."""
+        return self._lake.tier.facts(self._state())
+
+    def overwrite(self, rows: object, *, idempotency_key: str | None = None) -> DmlResult:
         """Replace all rows."""
-        return self._write(WriteKind.OVERWRITE, rows)
+        return self._write(WriteKind.OVERWRITE, rows, idempotency_key)
 
-    def overwrite_partitions(self, rows: object) -> DmlResult:
+    def overwrite_partitions(
+        self, rows: object, *, idempotency_key: str | None = None
+    ) -> DmlResult:
         """Replace exactly the partitions that `rows` has rows in."""
-        return self._write(WriteKind.OVERWRITE_PARTITIONS, rows)
+        return self._write(WriteKind.OVERWRITE_PARTITIONS, rows, idempotency_key)
 
     def truncate(self) -> DmlResult:
         """Remove all rows, by metadata alone."""
@@ -227,8 +252,12 @@ class Table:
     def set_properties(
         self, properties: Mapping[str, object] | None = None, **named: object
     ) -> Table:
-        """Set properties, several at once."""
-        set_properties(self.iceberg, {**(properties or {}), **named})
+        """Set properties, several at once.
+
+        Switching the inline tier on prepares its database; switching it off flushes its rows in the
+        same commit.
+        """
+        set_properties(self._context(), self.iceberg, {**(properties or {}), **named})
         return self
 
     def add_column(self, name: str, type: str, *, default: Any = None) -> Table:
@@ -252,16 +281,15 @@ class Table:
         return self
 
     def rollback(self, snapshot_id: int | None = None, *, as_of: datetime | None = None) -> Table:
-        """Make an earlier snapshot current again; history is kept."""
-        rollback(self._lake.catalog, self._state(), snapshot_id, as_of)
+        """Make an earlier snapshot current again; history is kept, inline rows are flushed."""
+        rollback(self._context(), snapshot_id, as_of)
         return self
 
     # Maintenance
 
     def flush(self) -> DmlResult:
-        """Move inline rows to data files; a table without an inline tier has none."""
-        refuse_inline(self._state())
-        return DmlResult(operation="flush")
+        """Move inline rows to data files; other engines see them from then on."""
+        return flush(self._context())
 
     def compact(
         self, where: Condition | None = None, *, target_file_bytes: int | None = None
@@ -280,7 +308,10 @@ class Table:
         The current snapshot, snapshots of tags and branches, and the last `retain_last` snapshots
         of each branch are retained.
         """
-        return expire_snapshots(self._lake.catalog, self._state(), older_than, retain_last)
+        state = self._state()
+        result = expire_snapshots(self._lake.catalog, state, older_than, retain_last)
+        self._lake.tier.remove_keys(state, older_than)
+        return result
 
     def remove_orphans(
         self,
@@ -306,10 +337,11 @@ class Table:
 
     # Internal
 
-    def _write(self, kind: WriteKind, rows: object) -> DmlResult:
+    def _write(self, kind: WriteKind, rows: object, key: str | None) -> DmlResult:
         fit = fit_rows if kind is WriteKind.OVERWRITE_PARTITIONS else fit_new_rows
         fitted = fit(rows, self._state(), self._lake.spark)
-        return run(WriteStatement(kind, fitted), self._context())
+        options = Options(idempotency_key=key)
+        return run(WriteStatement(kind, fitted, options), self._context())
 
     def _metadata_table(self, name: str) -> DataFrame:
         return metadata_table(name, self.iceberg, self._lake.spark)

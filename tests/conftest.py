@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 import icefloe
 from icefloe import Lake, Table
+from support.postgresql import running_server
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["TZ"] = "UTC"
@@ -82,10 +83,23 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[str]:
+    """The URI of a fresh PostgreSQL server, which asks for no password."""
+    with running_server() as uri:
+        yield uri
+
+
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
     with icefloe.connect(tmp_path / "lake", spark=spark) as opened:
         yield opened
+
+
+@pytest.fixture
+def jobs(spark: SparkSession) -> Callable[[], int]:
+    """Counts the jobs that the session has run."""
+    return lambda: len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
 
 
 @pytest.fixture(params=["copy-on-write", "merge-on-read"])

@@ -19,7 +19,7 @@ RANKS = [
     ["storage", "spark", "schema", "parquet", "tasks"],
     ["metadata"],
     ["file_changes", "statements"],
-    ["pruning", "deletes", "scan", "writing"],
+    ["pruning", "deletes", "scan", "writing", "inline"],
     ["commit"],
     ["commands"],
     ["maintenance", "inspection", "builders"],
@@ -79,7 +79,8 @@ def test_every_module_has_a_room():
 
 def test_the_house_has_few_modules():
     modules = [m for m in MODULES if m.name != "__init__.py"]
-    assert len(modules) <= 130
+    # 130 for what there was before the inline tier, which has a room and four commands of its own.
+    assert len(modules) <= 145
     assert len([m for m in modules if m.parent == PACKAGE]) <= 12
 
 

@@ -1,16 +1,8 @@
-"""A lake whose catalog is in PostgreSQL: a real server, started here on loopback."""
+"""A lake whose catalog is in PostgreSQL: a real server, on loopback."""
 
 from __future__ import annotations
 
-import os
-import pwd
-import shutil
-import socket
-import subprocess
-import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,39 +17,15 @@ SCHEMA = "id BIGINT, region STRING, n INT"
 ROWS = [{"id": 1, "region": "us", "n": 0}, {"id": 2, "region": "eu", "n": 0}]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """The URI of a fresh server, which takes connections of this machine without a password."""
-    programs = _programs()
-    with tempfile.TemporaryDirectory(prefix="icefloe-pg-") as made:
-        folder = Path(made)
-        user = _user_for(folder)
-
-        def run(program: str, *arguments: str) -> None:
-            command = [str(programs / program), *arguments]
-            subprocess.run(
-                command, check=True, cwd=folder, stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, timeout=120, **user,
-            )  # fmt: skip
-
-        data, port = str(folder / "data"), _free_port()
-        run("initdb", "--pgdata", data, "--username", "icefloe", "--auth", "trust", "--no-sync")
-        settings = f"-c listen_addresses=127.0.0.1 -p {port} -k {folder} -F"
-        log = str(folder / "log")
-        run("pg_ctl", "start", "--wait", "--pgdata", data, "--log", log, "--options", settings)
-        try:
-            yield f"postgresql+psycopg://icefloe@127.0.0.1:{port}/postgres"
-        finally:
-            run("pg_ctl", "stop", "--pgdata", data, "--mode", "immediate")
-
-
 @pytest.fixture
-def open_lake(server, spark, tmp_path):
+def open_lake(postgresql_server, spark, tmp_path):
     """Opens connections to one lake, closed afterwards."""
     opened = []
 
     def make():
-        opened.append(icefloe.connect(uri=server, warehouse=tmp_path / "files", spark=spark))
+        opened.append(
+            icefloe.connect(uri=postgresql_server, warehouse=tmp_path / "files", spark=spark)
+        )
         return opened[-1]
 
     yield make
@@ -127,8 +95,10 @@ def test_table_dropped_by_another_connection_is_reported(open_lake):
         table.count()
 
 
-def test_catalog_object_on_postgresql_is_taken_as_it_is(server, spark, tmp_path):
-    catalog = load_catalog("mine", type="sql", uri=server, warehouse=f"file://{tmp_path}/mine")
+def test_catalog_object_on_postgresql_is_taken_as_it_is(postgresql_server, spark, tmp_path):
+    catalog = load_catalog(
+        "mine", type="sql", uri=postgresql_server, warehouse=f"file://{tmp_path}/mine"
+    )
     with icefloe.connect(catalog=catalog, spark=spark) as lake:
         assert lake.catalog is catalog
         lake.create_table("t", SCHEMA).append(ROWS)
@@ -136,28 +106,64 @@ def test_catalog_object_on_postgresql_is_taken_as_it_is(server, spark, tmp_path)
         lake.drop_table("t", purge=True)
 
 
-def _programs() -> Path:
-    """The folder of PostgreSQL's server programs, which Debian keeps off the PATH."""
-    beside = [Path(found).resolve().parent for found in [shutil.which("initdb")] if found]
-    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: int(p.parent.name))
-    for folder in [*reversed(installed), *beside]:
-        if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
-            return folder
-    pytest.fail("PostgreSQL's server programs (initdb, pg_ctl) are missing: run make setup")
+# -------------------------------------------------------------------------------------------------
+# Inline rows
+
+INLINE = {"icefloe.inline.enabled": "true"}
 
 
-def _user_for(folder: Path) -> dict[str, Any]:
-    """PostgreSQL refuses to run as root: hand the folder to another user, and run as that one."""
-    if os.geteuid() != 0:
-        return {}
-    names = {entry.pw_name for entry in pwd.getpwall()}
-    name = next(name for name in ("postgres", "nobody") if name in names)
-    found = pwd.getpwnam(name)
-    os.chown(folder, found.pw_uid, found.pw_gid)
-    return {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": []}
+@pytest.mark.requirement("L01", "L18", "L24", "X02")
+def test_inline_rows_in_postgresql(open_lake, mode):
+    modes = {f"write.{kind}.mode": mode for kind in ("delete", "update", "merge")}
+    table = open_lake().create_table("t", SCHEMA, properties={**INLINE, **modes})
+    table.append(ROWS)
+    new = [{"id": i, "region": "eu", "n": i} for i in (3, 4, 5)]
+    assert table.insert(new, idempotency_key="k").mode == "inline"
+    assert table.insert(new, idempotency_key="k").rows_inserted == 3
+    assert table.update().set("n", "n * 10").where("id = 3").execute().mode == "inline"
+    assert table.delete().where("region = 'eu' AND id < 5 AND n <= 4").execute().rows_deleted == 2
+    other = open_lake().table("t")
+    assert rows(other, "id", "n", "_file", where="id > 1") == [(3, 30, "inline"), (5, 5, "inline")]
+    other.add_column("extra", "STRING")
+    other.insert([{"id": 6, "region": None, "n": None, "extra": "x"}])
+    source = [{"id": i, "region": "me", "n": 0, "extra": None} for i in (1, 6, 7)]
+    assert table.upsert(source, ["id"]).execute().clauses == (2, 1)
+    assert (rows(table, "id"), table.inline.rows) == ([(1,), (3,), (5,), (6,), (7,)], 0)
+    table.insert([{"id": 8, "region": None, "n": 1, "extra": None}])
+    assert table.truncate().rows_deleted == 6
+    assert rows(table) == []
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@pytest.mark.requirement("L27")
+def test_connections_insert_update_and_flush_at_once(open_lake):
+    lakes = [open_lake(), open_lake(), open_lake()]
+    properties = {**INLINE, "icefloe.inline.row-limit": "25"}
+    lakes[0].create_table("t", SCHEMA, properties=properties)
+
+    def insert(number: int) -> None:
+        table = lakes[number % 3].table("t")
+        for i in range(20):
+            table.insert([{"id": 100 * number + i, "region": "us", "n": 0}])
+
+    def change(number: int) -> int:
+        table = lakes[number].table("t")
+        statement = table.update().set("n", "n + 1").where("id = 5")
+        statement = statement.with_options(isolation="snapshot", retries=20)
+        return sum(statement.execute().rows_updated for _ in range(3))
+
+    def flush(number: int) -> None:
+        for _ in range(3):
+            lakes[number].table("t").flush()
+
+    with ThreadPoolExecutor(6) as pool:
+        inserts = [pool.submit(insert, number) for number in range(4)]
+        changes, flushes = pool.submit(change, 0), pool.submit(flush, 1)
+        for each in (*inserts, flushes):
+            each.result()
+        updated = changes.result()
+    table = lakes[2].table("t")
+    expected = sorted(100 * number + i for number in range(4) for i in range(20))
+    assert sorted(found.id for found in table.scan(["id"]).collect()) == expected
+    assert rows(table, "n", where="id = 5") == [(updated,)]
+    table.flush()
+    assert sorted(table.iceberg.scan().to_arrow()["id"].to_pylist()) == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -80,7 +81,10 @@ def show_table(options: LakeOptions, output: Output, name: str) -> None:
     """Show columns, partitions, counts, snapshot and properties of a table."""
     with options.open_existing() as lake:
         table = lake.table(name)
-        write_table_facts(table_facts(table.name, table.iceberg), output)
+        described = table_facts(table.name, table.iceberg)
+        inline = table.inline
+        described["inline"] = None if inline is None else asdict(inline)
+        write_table_facts(described, output)
 
 
 def show_history(options: LakeOptions, output: Output, name: str) -> None:
@@ -112,10 +116,21 @@ def compact_table(
             output.result(result)
 
 
-def flush_table(options: LakeOptions, output: Output, name: str) -> None:
-    """Move inline rows to data files."""
+def flush_tables(
+    options: LakeOptions, output: Output, name: str | None, *, due: bool, watch: float | None
+) -> None:
+    """Move inline rows of one table or of all to data files; with `watch`, again and again."""
     with options.open_existing() as lake:
-        output.result(lake.table(name).flush())
+        while True:
+            for each in [name] if name else lake.tables():
+                table = lake.table(each)
+                inline = table.inline
+                is_due = inline is not None and inline.is_due
+                if is_due if due else (name or inline):
+                    output.result(table.flush())
+            if watch is None:
+                return
+            time.sleep(watch)
 
 
 def expire_table(

@@ -202,12 +202,26 @@ def compact(
 
 
 @app.command()
-def flush(context: typer.Context, table: TableArgument, format: FormatOption = None) -> None:
+def flush(
+    context: typer.Context,
+    table: Annotated[
+        str | None, typer.Argument(metavar="[TABLE]", help="namespace.table; all tables if not set")
+    ] = None,
+    due: Annotated[
+        bool, typer.Option("--due", help="Only rows that are over the table's limits.")
+    ] = False,
+    watch: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.1, help="Repeat, with this pause, until Ctrl-C."),
+    ] = None,
+    format: FormatOption = None,
+) -> None:
     """Move inline rows to data files."""
     from icefloe.cli import actions
 
     options: _GlobalOptions = context.obj
-    options.run(lambda: actions.flush_table(options.lake(), options.output(format), table))
+    lake, output = options.lake(), options.output(format)
+    options.run(lambda: actions.flush_tables(lake, output, table, due=due, watch=watch))
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import indent
@@ -22,6 +23,7 @@ from icefloe.results import DmlResult
 TABLE = "shop.orders"
 _MARKER = ".icefloe-demo"  # the demo deletes only folders that contain this file
 _WIDTH = 90
+_SINGLE_ROWS = 1000
 
 
 def run_demo(folder: Path) -> None:
@@ -31,6 +33,7 @@ def run_demo(folder: Path) -> None:
         tour = _Tour(Shell(lake, worker, Output(Format.TABLE)))
         for chapter in CHAPTERS:
             tour.run_chapter(chapter)
+        tour.write_single_rows()
         tour.show_costs()
         tour.roll_back()
     _print_text(f"The lake is in {folder}. To explore it: icefloe --warehouse {folder} sql")
@@ -67,6 +70,38 @@ class _Tour:
             else:
                 self._run(text)
 
+    def write_single_rows(self) -> None:
+        """Insert a thousand rows one by one, read and change them, and flush them."""
+        _print_heading("Insert single rows")
+        _print_text(
+            "A table with an inline tier takes a row as one transaction of the catalog's database: "
+            "no Spark job, no file, no snapshot. Queries and statements see these rows and the "
+            "files as one table, until a flush moves them to data files."
+        )
+        self._run_shown(
+            "CREATE TABLE shop.clicks (id BIGINT, page STRING, n INT) "
+            "TBLPROPERTIES ('icefloe.inline.enabled' = 'true')"
+        )
+        clicks = self.shell.lake.table("shop.clicks")
+        _print_text(f"In Python: clicks.insert([row]) {_SINGLE_ROWS:,} times")
+        started = time.monotonic()
+        for number in range(_SINGLE_ROWS):
+            clicks.insert([{"id": number, "page": f"page-{number % 7}", "n": 1}])
+        seconds = time.monotonic() - started
+        _print_text(
+            f"{_SINGLE_ROWS:,} inserts in {seconds:.1f} s, {1000 * seconds / _SINGLE_ROWS:.1f} ms "
+            f"each; {len(clicks.iceberg.metadata.snapshots)} snapshots"
+        )
+        self._run_shown("INSERT INTO shop.clicks SELECT 1000 + id, 'page-1', 1 FROM range(500)")
+        self._run_shown(
+            "SELECT page, count(*) AS clicks FROM shop.clicks GROUP BY page ORDER BY page LIMIT 3"
+        )
+        self._run_shown("UPDATE shop.clicks SET n = n + 1 WHERE id = 7")
+        _print_text("In Python: clicks.flush()")
+        flushed = self.shell.worker.run(lambda _progress: clicks.flush())
+        self.costs.append(_cost(flushed))
+        self.shell.write(flushed)
+
     def show_costs(self) -> None:
         """Print the costs of all statements as one table."""
         _print_heading("The cost of each statement")
@@ -83,6 +118,10 @@ class _Tour:
         table = self.shell.lake.table(TABLE)
         self.shell.worker.run(lambda _progress: table.rollback(loaded))
         self._run(f"SELECT count(*) AS orders FROM {TABLE}")  # noqa: S608  no outside text
+
+    def _run_shown(self, text: str) -> None:
+        _print_sql(text)
+        self._run(text)
 
     def _run(self, text: str) -> None:
         output = self.shell.execute(text)

@@ -175,6 +175,8 @@ def changed_rows(result: DmlResult) -> str:
     parts = [f"{number:,} {action}" for action, number in counts.items() if number]
     if result.operation == "compact" and result.snapshot_id is not None:
         parts = [f"{count(result.rows_copied, 'row')} rewritten"]
+    if result.operation == "flush" and result.snapshot_id is not None:
+        parts = [f"{count(result.rows_copied, 'row')} moved to data files"]
     return ", ".join(parts) or "nothing to change"
 
 
@@ -314,6 +316,7 @@ def _labelled_facts(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("partitioned", ", ".join(facts["partition_by"]) or "no"),
         ("sorted", ", ".join(facts["sort_by"]) or "no"),
         ("rows", _rows_text(facts)),
+        *([("inline", _inline_text(facts["inline"]))] if facts["inline"] else []),
         ("snapshot", f"{_snapshot_text(facts)} ({count(facts['snapshots'], 'snapshot')} in all)"),
         ("location", facts["location"]),
         ("format", f"Iceberg v{facts['format_version']}"),
@@ -328,6 +331,12 @@ def _snapshot_text(facts: dict[str, Any]) -> str:
     statement = snapshot["statement"] or snapshot["operation"] or "?"
     made_at = cell_text(snapshot["made_at"].replace(microsecond=0))
     return f"{snapshot['id']}, {statement} at {made_at}"
+
+
+def _inline_text(inline: dict[str, Any]) -> str:
+    text = f"{count(inline['rows'], 'row')} more, about {inline['bytes']:,} bytes"
+    oldest = inline["oldest"]
+    return text if oldest is None else f"{text}, since {cell_text(oldest.replace(microsecond=0))}"
 
 
 def _rows_text(facts: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
@@ -16,6 +16,7 @@ from icefloe.commands.plan import Plan
 from icefloe.commit.conflicts import ConflictCheck
 from icefloe.commit.snapshot import RemovedFiles
 from icefloe.file_changes import FileChanges
+from icefloe.inline.tier import InlineTier
 from icefloe.metadata.table_state import TableState
 from icefloe.results import DmlResult, RowCounts
 from icefloe.settings import UpdateMode
@@ -31,12 +32,20 @@ P = TypeVar("P")
 class Context:
     """What a statement runs with."""
 
-    spark: SparkSession
+    session: Callable[[], SparkSession]  # starts Spark if need be: some commands need none
     catalog: Catalog
     read_state: Callable[[str], TableState]  # the newest state of a branch
     rows_of: Callable[[TableName, TableState], DataFrame | None]  # of a name that a text uses
     before_publish: Callable[[], object]  # called when a statement's files are written
+    tier: InlineTier
+    make_room: Callable[[TableState], object]  # called before rows are inserted inline
+    flush_soon: Callable[[TableState, int], object]  # called when inline rows are many, or old
     views: TempViews = field(default_factory=TempViews)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session."""
+        return self.session()
 
     def resolve(self, text: SqlText, state: TableState) -> SqlText:
         """A text whose tables are views, where the table of `state` is read as in that state."""
@@ -47,6 +56,10 @@ class Context:
         """A context for one statement: its views, in `others` too, are dropped at the end."""
         with TempViews(self.spark, *others) as views:
             yield replace(self, views=views)
+
+
+class NeedsFlushError(Exception):
+    """A statement whose subqueries read the table cannot change inline rows where they are."""
 
 
 class Tables(Protocol):
@@ -60,6 +73,11 @@ class Tables(Protocol):
     @property
     def catalog(self) -> Catalog:
         """The PyIceberg catalog."""
+        ...
+
+    @property
+    def tier(self) -> InlineTier:
+        """The inline tier of the catalog's tables."""
         ...
 
     def load(self, full: str) -> IcebergTable:
@@ -89,6 +107,9 @@ class Outcome:
 
 class Command(ABC, Generic[P]):
     """One statement: `commands.run.run_command` calls these steps in order."""
+
+    # Whether the statement reads inline rows where they are; otherwise they are flushed first.
+    reads_inline: ClassVar[bool] = False
 
     @property
     @abstractmethod

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationError
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import index_by_id
@@ -17,6 +16,9 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
 from pyiceberg.types import NestedField
 
+from icefloe.commands.context import Context
+from icefloe.commands.flush import FlushCommand
+from icefloe.commands.run import flush, run_command
 from icefloe.commit.catalog import refuse_other_table, refuse_partial_history
 from icefloe.errors import (
     ColumnNotFoundError,
@@ -24,26 +26,62 @@ from icefloe.errors import (
     StatementError,
     UnsupportedTableError,
 )
-from icefloe.metadata.table_state import TableState, at_snapshot, snapshot_as_of
+from icefloe.inline.layout import inline_columns
+from icefloe.metadata.table_state import MAIN, TableState, at_snapshot, snapshot_as_of
 from icefloe.redaction import scrubbed
 from icefloe.schema.partition_spec import parse_partition_by
 from icefloe.schema.to_iceberg import to_iceberg_schema
-from icefloe.settings import properties_to_store
+from icefloe.settings import INLINE, INLINE_STORE, Settings, properties_to_store
 from icefloe.spark import columns
 from icefloe.spark.columns import quote
 
 _FORMAT_VERSION = "format-version"
 
 
-def set_properties(table: IcebergTable, properties: Mapping[str, object]) -> None:
+def set_properties(context: Context, table: IcebergTable, properties: Mapping[str, object]) -> None:
     """Store properties; modes in Iceberg's spelling, `format-version` as an upgrade."""
     stored = properties_to_store(properties)
     upgrade = stored.pop(_FORMAT_VERSION, None)
+    state = context.read_state(MAIN)
+    turns_off = False
+    if INLINE in stored and Settings.of(stored).inline_enabled:
+        stored[INLINE_STORE] = _inline_store(context, state)
+    elif INLINE in stored:
+        turns_off = state.has_inline_tier
     with _translated_errors(table), table.transaction() as transaction:
         if upgrade is not None:
             transaction.upgrade_table_version(_version(upgrade))
-        if stored:
+        if stored and not turns_off:
             transaction.set_properties(stored)
+    if turns_off:
+        _switch_off(context, stored)
+
+
+def _inline_store(context: Context, state: TableState) -> str:
+    """The id of the inline tier's database, for a table that may have the tier."""
+    inline_columns(state.schema)  # refuses types that the tier cannot store
+    store = context.tier.store_id()
+    if state.metadata.properties.get(INLINE_STORE, store) != store:
+        raise UnsupportedTableError(
+            f"Inline rows of {state.name} are in another database, the inline store "
+            f"{state.metadata.properties[INLINE_STORE]}. Flush them through the catalog that wrote "
+            "them first."
+        )
+    return store
+
+
+def _switch_off(context: Context, stored: dict[str, str]) -> None:
+    """Store the properties, and flush inline rows in the same commit.
+
+    A row that is inserted while they are flushed stays inline, is read as before, and is flushed
+    next; after the commit no further row can be inserted.
+    """
+    result = run_command(FlushCommand(context, properties=stored), context)
+    if result.snapshot_id is None:
+        table = context.catalog.load_table(context.read_state(MAIN).name)
+        with _translated_errors(table), table.transaction() as transaction:
+            transaction.set_properties(stored)
+    flush(context)
 
 
 def add_column(table: IcebergTable, name: str, kind: str, default: Any) -> None:
@@ -144,15 +182,17 @@ def _free_name(field: PartitionField, table: IcebergTable) -> str:
 
 
 @scrubbed()
-def rollback(
-    catalog: Catalog, state: TableState, snapshot_id: int | None, as_of: datetime | None
-) -> None:
-    """Point the main branch at an earlier snapshot."""
+def rollback(context: Context, snapshot_id: int | None, as_of: datetime | None) -> None:
+    """Point the main branch at an earlier snapshot; inline rows are flushed before."""
+    catalog, state = context.catalog, context.read_state(MAIN)
     refuse_partial_history(catalog)
     if (snapshot_id is None) == (as_of is None):
         raise StatementError("rollback takes either a snapshot_id or as_of.")
     target = snapshot_as_of(state, as_of) if as_of is not None else snapshot_id
     at_snapshot(state, int(str(target)))  # raises for a snapshot that the table does not have
+    if state.has_inline_tier:
+        flush(context)
+        state = context.read_state(MAIN)
     table = catalog.load_table(state.name)
     uuid = state.metadata.table_uuid
     refuse_other_table(table.metadata, state.name, uuid)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
@@ -22,9 +23,18 @@ from icefloe.errors import (
 from icefloe.metadata.table_state import TableState
 from icefloe.schema.to_spark import spark_schema
 from icefloe.spark.columns import quoted
-from icefloe.spark.errors import translate_spark_errors
+from icefloe.spark.errors import translate_spark_errors, translate_task_errors
 from icefloe.spark.frames import frame_of
-from icefloe.writing.local_rows import can_write_locally
+from icefloe.tasks.arrow import fitted
+from icefloe.tasks.write import refuse_nulls
+from icefloe.writing.local_rows import (
+    MOST_BYTES,
+    MOST_ROWS,
+    can_write_locally,
+    check_partitions,
+    has_types,
+    in_schema_order,
+)
 
 
 def fit_new_rows(rows: object, state: TableState, spark: SparkSession) -> DataFrame | pa.Table:
@@ -33,6 +43,39 @@ def fit_new_rows(rows: object, state: TableState, spark: SparkSession) -> DataFr
     if table is not None and can_write_locally(state, table):
         return table
     return fit_rows(rows if table is None else table, state, spark)
+
+
+def fit_few_rows(
+    rows: object, state: TableState, session: Callable[[], SparkSession]
+) -> pa.Table | None:
+    """Rows to insert inline, in the table's exact Arrow types; None if there are too many.
+
+    Rows that need a cast are cast by Spark, as for `append`. Rows that no partition can hold are
+    refused now, not when they are flushed.
+    """
+    table = _as_arrow(rows, state)
+    if table is not None and (table.num_rows > MOST_ROWS or table.nbytes > MOST_BYTES):
+        return None
+    if table is None or not has_types(table, state.schema):
+        frame = fit_rows(rows if table is None else table, state, session())
+        with translate_spark_errors():
+            table = frame.limit(MOST_ROWS + 1).toArrow()
+    if table.num_rows > MOST_ROWS or table.nbytes > MOST_BYTES:
+        return None
+    few = as_schema(in_schema_order(table, state.schema), state.schema)
+    check_partitions(state, few)
+    return few
+
+
+def as_schema(rows: pa.Table, schema: Schema) -> pa.Table:
+    """Rows in the table's exact Arrow types; NULL in a required column is refused."""
+    expected = schema_to_pyarrow(schema, include_field_ids=False)
+    arrays = [fitted(rows.column(index), field.type) for index, field in enumerate(expected)]
+    loose = pa.schema([field.with_nullable(True) for field in expected])
+    table = pa.Table.from_arrays(arrays, schema=loose)
+    with translate_task_errors("memory"):
+        refuse_nulls(table, expected)
+    return table
 
 
 def fit_rows(rows: object, state: TableState, spark: SparkSession) -> DataFrame:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import TypeAlias
 
@@ -18,18 +18,26 @@ from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame
 
 from icefloe.commands.bind import Bound, bind_statement
-from icefloe.commands.context import Context, ExplainableCommand, Outcome, row_report
+from icefloe.commands.context import (
+    Context,
+    ExplainableCommand,
+    NeedsFlushError,
+    Outcome,
+    row_report,
+)
+from icefloe.commands.inline_rows import change_inline_rows
 from icefloe.commands.plan import Plan, plan_statement, with_footers
 from icefloe.commit.conflicts import ConflictCheck
 from icefloe.deletes.dangling import dangling_deletes
 from icefloe.deletes.row_positions import RowActions
 from icefloe.file_changes import DeletedRows, FileChanges, RemoveFiles
+from icefloe.inline.tier import Cut
 from icefloe.metadata.files import ids_of_columns
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate, FilePlan, plan_files
 from icefloe.pruning.comparisons import UNKNOWN
 from icefloe.pruning.file_matcher import FileMatcher
-from icefloe.results import RowCounts
+from icefloe.results import INLINE_MODE, RowCounts
 from icefloe.scan.row_counts import verify_row_counts
 from icefloe.scan.scan import Scan
 from icefloe.settings import UpdateMode
@@ -50,6 +58,7 @@ class _RowPlan:
     bound: Bound
     files: FilePlan
     plan: Plan
+    cut: Cut | None = None  # the inline rows that the condition may be TRUE for
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,8 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
     statement: RowStatement
     context: Context
 
+    reads_inline = True
+
     @property
     def options(self) -> Options:
         """How the statement runs."""
@@ -67,6 +78,9 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
     def plan(self, state: TableState, _resources: ExitStack) -> _RowPlan:
         """Bind names and types with Spark, choose the files, decide what happens to each."""
         bound = bind_statement(self.statement, state, self.context.spark, self.context.resolve)
+        if bound.has_subquery and state.has_inline_tier:
+            raise NeedsFlushError
+        cut = self.context.tier.cut(state, bound.lowered.inclusive)
         files = plan_files(state, bound.lowered)
         plan = plan_statement(
             self.statement,
@@ -75,7 +89,7 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
             assigned=bound.assigned,
             has_subquery=bound.has_subquery,
         )
-        return _RowPlan(state, bound, files, plan)
+        return _RowPlan(state, bound, files, plan, cut)
 
     def explain(self, plan: _RowPlan) -> Plan:
         """The plan, with what the footers of files to rewrite say."""
@@ -93,7 +107,14 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
                 statement_id,
             )
         )
-        return Outcome(row_report(plan.plan, changes, counts), changes, _conflict_check(plan))
+        spark, alias = self.context.spark, plan.state.alias
+        inline = change_inline_rows(spark, plan.bound, plan.cut, alias)
+        counts += RowCounts(rows_updated=len(inline.replaced), rows_deleted=len(inline.removed))
+        changes = replace(changes, inline=inline)
+        report = row_report(plan.plan, changes, counts)
+        if not inline.is_empty and not changes.changes_files:
+            report = replace(report, mode=INLINE_MODE)
+        return Outcome(report, changes, _conflict_check(plan))
 
 
 def _conflict_check(plan: _RowPlan) -> ConflictCheck:

@@ -15,7 +15,16 @@ from typing import Any, TypeAlias, TypeVar
 
 from pyiceberg.manifest import DataFile
 
-from icefloe.commands.context import Command, Context, ExplainableCommand, Outcome
+from icefloe.commands.context import (
+    Command,
+    Context,
+    ExplainableCommand,
+    NeedsFlushError,
+    Outcome,
+)
+from icefloe.commands.flush import FlushCommand
+from icefloe.commands.inline_rows import InlineInsert, set_inline_store
+from icefloe.commands.input_rows import fit_few_rows, fit_new_rows
 from icefloe.commands.merge.command import MergeCommand
 from icefloe.commands.plan import Plan
 from icefloe.commands.replace.overwrite_partitions import OverwritePartitionsCommand
@@ -26,12 +35,15 @@ from icefloe.commands.write import WriteCommand
 from icefloe.commit.catalog import refuse_partial_history
 from icefloe.commit.publish import IDEMPOTENCY_KEY, Commit, find_earlier_result, publish
 from icefloe.commit.snapshot import RemovedFiles
-from icefloe.errors import ConflictError
-from icefloe.metadata.table_state import TableState
-from icefloe.results import DmlResult
+from icefloe.errors import ConflictError, StatementError
+from icefloe.inline.tier import PointerMovedError
+from icefloe.metadata.table_state import MAIN, TableState
+from icefloe.results import INLINE_MODE, DmlResult
+from icefloe.settings import INLINE_STORE
 from icefloe.spark.errors import detect_jvm_exit, translate_spark_errors
 from icefloe.statements import (
     MergeStatement,
+    Options,
     ReplaceStatement,
     RowStatement,
     UsingStatement,
@@ -52,12 +64,64 @@ def run(statement: Statement, context: Context) -> DmlResult:
     return run_command(_command(statement, context), context)
 
 
+def insert(
+    rows: object, key: str | None, context: Context, known: TableState | None = None
+) -> tuple[DmlResult, TableState | None]:
+    """Insert rows inline where the table has that tier and they are few, else as new data files.
+
+    `known` is a state of the table that may be out of date: the transaction finds out. Also returns
+    the state to pass the next time.
+    """
+    started = time.monotonic()
+    state = known or context.read_state(MAIN)
+    while state.settings.inline_enabled:
+        try:
+            few = fit_few_rows(rows, state, context.session)
+        except StatementError:
+            if known is None:
+                raise
+            known, state = None, context.read_state(MAIN)  # its schema may have changed
+            continue
+        if few is None:
+            break
+        if not few.num_rows:
+            return DmlResult("insert", INLINE_MODE), state
+        if INLINE_STORE not in state.metadata.properties:  # another engine switched the tier on
+            set_inline_store(context.catalog, context.tier, state)
+            known, state = None, context.read_state(MAIN)
+            continue
+        context.make_room(state)
+        try:
+            result, span = InlineInsert(context.tier, state, few, key).run()
+        except PointerMovedError:
+            known, state = None, context.read_state(MAIN)
+            continue
+        context.flush_soon(state, span)
+        return replace(result, duration_s=time.monotonic() - started), state
+    fitted = fit_new_rows(rows, context.read_state(MAIN), context.spark)
+    statement = WriteStatement(WriteKind.APPEND, fitted, Options(idempotency_key=key))
+    return run(statement, context), None
+
+
+def flush(context: Context, rows: int | None = None) -> DmlResult:
+    """Move inline rows to data files, all or so many of the oldest."""
+    return run_command(FlushCommand(context, rows), context)
+
+
 def explain(statement: ExplainableStatement, context: Context) -> Plan:
     """What a statement would do, without doing it."""
     command = _explainable(statement, context)
-    with ExitStack() as resources:
-        plan = command.plan(context.read_state(command.options.branch), resources)
-        return command.explain(plan)
+    files_only = not command.reads_inline
+    while True:
+        state = context.read_state(command.options.branch)
+        state = replace(state, files_only=state.files_only or files_only)
+        try:
+            with ExitStack() as resources:
+                return command.explain(command.plan(state, resources))
+        except NeedsFlushError:
+            files_only = True
+        except PointerMovedError:
+            log.debug("%s was committed to while it was read; reading it again", state.name)
 
 
 def run_command(command: Command[P], context: Context) -> DmlResult:
@@ -103,9 +167,32 @@ def _explainable(statement: ExplainableStatement, context: Context) -> Explainab
 
 
 def _run_once(command: Command[P], context: Context) -> DmlResult:
-    state = context.read_state(command.options.branch)
-    if earlier := find_earlier_result(state, command.options.idempotency_key):
-        return earlier
+    """Run a command on one state of the table; it is read again until the inline rows fit it."""
+    flush_first = not command.reads_inline
+    while True:
+        state = context.read_state(command.options.branch)
+        if earlier := find_earlier_result(state, command.options.idempotency_key, context.tier):
+            return earlier
+        try:
+            if flush_first and state.has_inline_tier:
+                state = _flushed(state, context)
+            return _run_on(state, command, context)
+        except PointerMovedError:
+            log.debug("%s was committed to while it was read; reading it again", state.name)
+        except NeedsFlushError:
+            flush_first = True
+
+
+def _flushed(state: TableState, context: Context) -> TableState:
+    """A state whose rows are all in files; rows that are inserted from now on are later ones."""
+    _, versions = context.tier.versions(state)
+    if versions:
+        flush(context)
+        state = context.read_state(state.branch)
+    return replace(state, files_only=True)
+
+
+def _run_on(state: TableState, command: Command[P], context: Context) -> DmlResult:
     with ExitStack() as resources:
         plan = command.plan(state, resources)
         statement_id = uuid.uuid4().hex
@@ -138,6 +225,7 @@ def _publish(
             outcome.conflict_check,
             lambda removed, deletes: _result(outcome, removed, deletes),
             summary,
+            context.tier,
             options.idempotency_key,
         )
     )

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from icefloe.commands.bind import lower_condition
 from icefloe.commands.context import Context
 from icefloe.errors import ColumnNotFoundError, StatementError
+from icefloe.inline.tier import INLINE_FILE, Cut, PointerMovedError
 from icefloe.metadata.table_state import TableState, at_snapshot, snapshot_as_of
 from icefloe.pruning.candidates import Candidate, plan_files
 from icefloe.scan.file_keys import refuse_unplain
 from icefloe.scan.read_guard import guarded
 from icefloe.scan.scan import Scan
+from icefloe.schema.to_spark import spark_schema
 from icefloe.spark import columns as names
 from icefloe.spark.columns import quote, quoted, selected
 from icefloe.spark.errors import of_one_row, translate_spark_errors
@@ -29,6 +31,7 @@ from icefloe.storage.locations import spark_uri
 
 _LOCATION = f"{names.PREFIX}location"
 _META = {names.META_FILE: _LOCATION, names.META_POS: names.POS}
+_PLACE = (names.FILE, names.POS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +54,31 @@ def count_rows(context: Context, state: TableState) -> int:
 
 
 def read_rows(context: Context, state: TableState, request: ScanRequest = EVERY_ROW) -> DataFrame:
-    """Plan the files that the condition needs and read their live rows."""
+    """Plan the files that the condition needs and read their live rows, and the inline rows."""
+    while True:
+        try:
+            return _read_rows(context, _as_requested(state, request), request)
+        except PointerMovedError:
+            state = context.read_state(state.branch)
+
+
+def _read_rows(context: Context, state: TableState, request: ScanRequest) -> DataFrame:
     columns, where = request.columns, request.where
-    state = _as_requested(state, request)
     where = SqlText.of(where) if isinstance(where, str) else where
-    files = plan_files(state, lower_condition(where, state, context.spark))
+    lowered = lower_condition(where, state, context.spark)
+    cut = context.tier.cut(state, lowered.inclusive)
+    if cut is not None and state.settings.inline_max_age_ms is not None:
+        context.flush_soon(state, 0)
+    files = plan_files(state, lowered)
     available = [field.name for field in state.schema.fields]
     with translate_spark_errors(available):
         scan = Scan.of(context.spark, state, files.candidates)
-        rows = scan.rows() if set(columns or ()) & set(_META) else scan.plain_rows()
-        rows = guarded(scan, rows).alias(state.alias)
+        with_places = bool(set(columns or ()) & set(_META))
+        rows = guarded(scan, scan.rows() if with_places else scan.plain_rows())
+        if cut is not None and len(cut.rows):
+            inline = inline_frame(context.spark, cut)
+            rows = rows.unionByName(inline if with_places else inline.drop(*_PLACE))
+        rows = rows.alias(state.alias)
         if where is not None:
             text = context.resolve(where, state) if isinstance(where, SqlText) else None
             condition = where if text is None else expression(text)
@@ -72,6 +90,17 @@ def read_rows(context: Context, state: TableState, request: ScanRequest = EVERY_
         rows = selected(rows, _selected_columns(columns, available))
         _ = rows.schema  # over Spark Connect, only this makes Spark analyse it
         return rows if request.limit is None else rows.limit(request.limit)
+
+
+def inline_frame(spark: SparkSession, cut: Cut) -> DataFrame:
+    """Inline rows with the table's columns, then `inline` as file and the row id as position."""
+    places = {names.FILE: pa.array([INLINE_FILE] * len(cut.rows), pa.string())}
+    places[names.POS] = pa.array(cut.rows.row_ids, pa.int64())
+    arrow = cut.arrow()
+    table = pa.table([*arrow.columns, *places.values()], names=[*arrow.column_names, *places])
+    schema = spark_schema(cut.schema)
+    typed = [quoted(f.name).cast(f.dataType).alias(f.name) for f in schema.fields]
+    return frame_of(spark, table).select(*typed, *places)
 
 
 def _as_requested(state: TableState, request: ScanRequest) -> TableState:
@@ -86,10 +115,11 @@ def _as_requested(state: TableState, request: ScanRequest) -> TableState:
 def _with_locations(rows: DataFrame, files: Sequence[Candidate]) -> DataFrame:
     """Add the location of each row's file as Iceberg spells it, which differs from Spark's."""
     refuse_unplain(files)
+    uris = [INLINE_FILE, *(spark_uri(c.path) for c in files)]
     table = pa.table(
         {
-            names.FILE: pa.array([spark_uri(c.path) for c in files], pa.string()),
-            _LOCATION: pa.array([c.path for c in files], pa.string()),
+            names.FILE: pa.array(uris, pa.string()),
+            _LOCATION: pa.array([INLINE_FILE, *(c.path for c in files)], pa.string()),
         }
     )
     locations = frame_of(rows.sparkSession, table)

@@ -9,12 +9,11 @@ import pyarrow as pa
 
 from icefloe.commands.context import Command, Context, Outcome
 from icefloe.commit.conflicts import ConflictCheck
-from icefloe.errors import UnsupportedTableError
 from icefloe.file_changes import FileChanges, RemoveEverything
 from icefloe.metadata.table_state import TableState
 from icefloe.results import DmlResult
 from icefloe.scan.row_counts import count_rows_of_files
-from icefloe.settings import INLINE, Isolation
+from icefloe.settings import Isolation
 from icefloe.statements import Options, WriteKind, WriteStatement
 from icefloe.writing.data_files import WrittenRows, write_data
 from icefloe.writing.local_rows import write_local_rows
@@ -29,6 +28,8 @@ class WriteCommand(Command[TableState]):
 
     statement: WriteStatement
     context: Context
+
+    reads_inline = True  # none: overwrite and truncate remove those that there are on commit
 
     @property
     def options(self) -> Options:
@@ -57,13 +58,4 @@ class WriteCommand(Command[TableState]):
             count_removed=lambda removed: count_rows_of_files(
                 self.context.spark, state, removed.data, removed.deletes
             ),
-        )
-
-
-def refuse_inline(state: TableState) -> None:
-    """Refuse a table that is set to keep rows inline: whoever did so has them elsewhere."""
-    if state.settings.inline_enabled:
-        raise UnsupportedTableError(
-            f"{state.name} has the property {INLINE} = true, but this version of icefloe has no "
-            f"inline tier. Set {INLINE} to false, or add rows with append()."
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
@@ -33,6 +33,7 @@ from pyiceberg.table.update import (
 )
 from sqlalchemy.exc import OperationalError
 
+from icefloe.commit.handover import InlineHandover, LostRaceError
 from icefloe.errors import (
     CommitStateUnknownError,
     ConflictError,
@@ -51,10 +52,6 @@ from icefloe.redaction import scrubbed
 from icefloe.settings import RetryPolicy
 
 T = TypeVar("T")
-
-
-class LostRaceError(Exception):
-    """Another writer committed between reading the table's head and swapping the pointer."""
 
 
 def with_retries(
@@ -175,15 +172,19 @@ def stage(
     return StagedCommit(table, head, snapshot.snapshot_id, requirements, updates)
 
 
-def swap(catalog: Catalog, staged: StagedCommit) -> None:
-    """Ask the catalog to publish a staged commit.
+def swap(catalog: Catalog, staged: StagedCommit, inline: InlineHandover | None = None) -> None:
+    """Ask the catalog to publish a staged commit, together with changes of inline rows.
 
-    Raises LostRaceError or StorageError when it provably was not published, and
+    Raises LostRaceError, ConflictError or StorageError when it provably was not published, and
     CommitStateUnknownError where the outcome is unknown.
     """
     head, snapshot_id = staged.head, staged.snapshot_id
     try:
-        answer = catalog.commit_table(staged.table, staged.requirements, staged.updates)
+        metadata = _publish(catalog, staged, inline)
+    except (LostRaceError, ConflictError):
+        raise
+    except StorageError:  # of the inline tier's database, before COMMIT
+        raise
     except BaseException as error:  # noqa: BLE001 - Ctrl-C too leaves a commit that may land
         settle(
             catalog,
@@ -194,7 +195,16 @@ def swap(catalog: Catalog, staged: StagedCommit) -> None:
             error,
         )
         return
-    delete_old_metadata(head.io, head.metadata, answer.metadata)
+    delete_old_metadata(head.io, head.metadata, metadata)
+
+
+def _publish(
+    catalog: Catalog, staged: StagedCommit, inline: InlineHandover | None
+) -> TableMetadata:
+    commit = staged.table, staged.requirements, staged.updates
+    if inline is not None and isinstance(catalog, MetastoreCatalog):
+        return inline.publish_with(catalog, *commit)
+    return catalog.commit_table(*commit).metadata
 
 
 def settle(

@@ -15,7 +15,6 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 
 from icefloe.commit.catalog import (
-    LostRaceError,
     commit_with_retries,
     load_table,
     stage,
@@ -23,13 +22,15 @@ from icefloe.commit.catalog import (
     unknown,
 )
 from icefloe.commit.conflicts import ConflictCheck, find_conflict, window_since
+from icefloe.commit.handover import LostRaceError, find_inline_result, handover_of
 from icefloe.commit.snapshot import ManifestChanges, RemovedFiles, SnapshotDraft, operation_of
 from icefloe.deletes.position_deletes import read_position_deletes, write_position_deletes
 from icefloe.errors import CommitStateUnknownError, ConflictError, StorageError
 from icefloe.file_changes import FileChanges
+from icefloe.inline.tier import InlineTier
 from icefloe.metadata.files import unpartitioned_specs
 from icefloe.metadata.table_state import TableState, ancestors, state_of, unreadable_columns
-from icefloe.results import DmlResult
+from icefloe.results import INLINE_MODE, DmlResult
 from icefloe.storage.files import delete_files, delete_files_of_statement
 
 IDEMPOTENCY_KEY = "icefloe.idempotency-key"
@@ -46,6 +47,7 @@ class Commit:
     check: ConflictCheck
     describe: Callable[[RemovedFiles, tuple[DataFile, ...]], DmlResult]  # by the deletes added
     summary: dict[str, str]
+    tier: InlineTier
     idempotency_key: str | None = None
 
 
@@ -82,15 +84,15 @@ def publish(commit: Commit) -> DmlResult:
         raise
 
 
-def find_earlier_result(state: TableState, key: str | None) -> DmlResult | None:
-    """The result of the statement that carried this idempotency key, if history has it."""
+def find_earlier_result(state: TableState, key: str | None, tier: InlineTier) -> DmlResult | None:
+    """The result of the statement that carried this idempotency key, in history or inline."""
     if key is None:
         return None
     for snapshot in ancestors(state.metadata, state.snapshot):
         if snapshot.summary is not None and snapshot.summary.get(IDEMPOTENCY_KEY) == key:
             summary = snapshot.summary.additional_properties
             return DmlResult.from_summary(summary, snapshot.snapshot_id)
-    return None
+    return find_inline_result(tier, state, key)
 
 
 def _attempt(
@@ -98,26 +100,38 @@ def _attempt(
 ) -> DmlResult:
     table = load_table(commit.catalog, commit.base.name, commit.base.metadata.table_uuid)
     head = state_of(table, commit.base.name, commit.base.branch)
-    if earlier := find_earlier_result(head, commit.idempotency_key):
+    if earlier := find_earlier_result(head, commit.idempotency_key, commit.tier):
         delete_files(commit.base.io, changes.added_paths)
         return earlier
     head = _with_updates(commit, head)
     _refuse_conflicts(commit, head)
+    updates = commit.changes.metadata_updates
+    base = updates.applied(commit.base) if updates else commit.base
+    inline = handover_of(commit.tier, base, head, commit.changes, commit.check)
+    if not commit.changes.changes_files:
+        result = replace(commit.describe(RemovedFiles(), ()), attempts=number)
+        return result if inline is None else inline.publish_rows(result, commit.idempotency_key)
     draft = SnapshotDraft(head, snapshot_id)
     try:
         manifests, removed = draft.manifests_after(changes)
         result = commit.describe(removed, changes.added_deletes)
         result = replace(result, snapshot_id=snapshot_id, attempts=number)
+        if inline is not None and inline.changes.everything:
+            deleted = result.rows_deleted + len(inline.changes.removed)
+            result = replace(result, rows_deleted=deleted)
         if not (changes.added_paths or removed.data or removed.deletes):
             delete_files(head.io, draft.written)
-            return replace(result, snapshot_id=None)
+            result = replace(result, snapshot_id=None)
+            if inline is None or inline.changes.is_empty:
+                return result
+            return inline.publish_rows(replace(result, mode=INLINE_MODE), commit.idempotency_key)
         summary = draft.summary_of(changes, removed, {**commit.summary, **result.as_summary()})
         snapshot = draft.finish(manifests, operation_of(changes, removed), summary)
         staged = stage(table, head, snapshot, commit.changes.metadata_updates)
         progress.asked = True
-        swap(commit.catalog, staged)
+        swap(commit.catalog, staged, inline)
     except BaseException as error:
-        if isinstance(error, LostRaceError | StorageError):
+        if isinstance(error, LostRaceError | ConflictError | StorageError):
             progress.asked = False
         if not progress.asked:
             delete_files(head.io, draft.written)

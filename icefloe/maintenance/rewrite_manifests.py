@@ -14,13 +14,13 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
 
 from icefloe.commit.catalog import (
-    LostRaceError,
     commit_with_retries,
     load_table,
     refuse_partial_history,
     stage,
     swap,
 )
+from icefloe.commit.handover import LostRaceError
 from icefloe.commit.snapshot import ManifestChanges, RemovedFiles, SnapshotDraft
 from icefloe.errors import StorageError
 from icefloe.metadata.manifests import existing_entry, list_manifests, read_entries

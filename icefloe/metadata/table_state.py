@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException, ResolveError
 from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema, promote
@@ -28,7 +29,7 @@ from pyiceberg.utils.properties import property_as_bool
 
 from icefloe.errors import StatementError, UnsupportedTableError
 from icefloe.redaction import DISTINCT, masked_repr, register
-from icefloe.settings import Settings
+from icefloe.settings import INLINE_STORE, Settings
 from icefloe.storage.files import delete_files
 
 MAIN = "main"
@@ -47,6 +48,8 @@ class TableState:
     settings: Settings
     branch: str = MAIN
     called: str | None = None  # the alias that the statement gives the table
+    pointer: str | None = None  # where the metadata was read from
+    files_only: bool = False  # inline rows are not part of it: they are later, or in files by now
 
     @property
     def alias(self) -> str:
@@ -57,6 +60,13 @@ class TableState:
     def snapshot_id(self) -> int | None:
         """The snapshot that is read; None if the table has none yet."""
         return self.snapshot.snapshot_id if self.snapshot else None
+
+    @property
+    def has_inline_tier(self) -> bool:
+        """Whether the catalog's database may hold rows of it; the tier belongs to main."""
+        if self.files_only or self.branch != MAIN:
+            return False
+        return self.settings.inline_enabled or INLINE_STORE in self.metadata.properties
 
     @property
     def data_location(self) -> str:
@@ -92,6 +102,7 @@ def state_of(table: IcebergTable, name: str, branch: str = MAIN) -> TableState:
         schema=metadata.schema(),
         settings=Settings.of(metadata.properties),
         branch=branch,
+        pointer=table.metadata_location,
     )
 
 
@@ -105,7 +116,7 @@ def at_snapshot(state: TableState, snapshot_id: int) -> TableState:
         )
     schemas = {schema.schema_id: schema for schema in state.metadata.schemas}
     schema = schemas.get(snapshot.schema_id or 0, state.schema)
-    return replace(state, snapshot=snapshot, schema=schema)
+    return replace(state, snapshot=snapshot, schema=schema, files_only=True)
 
 
 def snapshot_as_of(state: TableState, timestamp: datetime) -> int:
@@ -246,6 +257,30 @@ def _promotes(before: IcebergType, now: IcebergType) -> bool:
 
 # -------------------------------------------------------------------------------------------------
 # Metadata files of a commit
+
+
+@dataclass(frozen=True, slots=True)
+class StagedMetadata:
+    """A metadata file that is written and not published yet."""
+
+    metadata: TableMetadata
+    location: str
+    previous: str  # the location that the pointer must still have
+
+
+def stage_metadata(
+    catalog: MetastoreCatalog,
+    table: IcebergTable,
+    requirements: tuple[TableRequirement, ...],
+    updates: tuple[TableUpdate, ...],
+) -> StagedMetadata:
+    """Write the metadata file of a commit, as the catalog's `commit_table` does before it swaps."""
+    staged = catalog._update_and_stage_table(table, table.name(), requirements, updates)
+    catalog._write_metadata(
+        metadata=staged.metadata, io=staged.io, metadata_path=staged.metadata_location
+    )
+    return StagedMetadata(staged.metadata, staged.metadata_location, table.metadata_location)
+
 
 _METADATA_FILES = "pyiceberg.serializers"  # reads and writes metadata files, and nothing else
 _WRITE = "_write_metadata"  # of catalogs that write metadata files in this process

@@ -58,6 +58,11 @@ _PARTITION_VALUES = frozenset({type(None), bool, int, float, str, bytes, Decimal
 class Matcher(Protocol):
     """Decides which files cannot hold rows of interest; in doubt, a file may."""
 
+    @property
+    def row_condition(self) -> BooleanExpression:
+        """TRUE for every row of interest, and maybe for more."""
+        ...
+
     def may_match_manifest(self, manifest: ManifestFile) -> bool:
         """Whether a manifest may list a file of interest."""
         ...
@@ -96,6 +101,11 @@ class FileMatcher:
             _prepare(partial(strict_metrics_test, self._schema, part)) for part in self._conjuncts
         )
         self._partition_tests: dict[int, _PartitionTests] = {}
+
+    @property
+    def row_condition(self) -> BooleanExpression:
+        """TRUE for every row the condition is TRUE for, and maybe for more."""
+        return self._lowered.inclusive
 
     @property
     def is_selective(self) -> bool:

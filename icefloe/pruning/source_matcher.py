@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyiceberg.conversions import from_bytes
+from pyiceberg.expressions import AlwaysFalse, BooleanExpression, Or
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.types import PrimitiveType
 
+from icefloe.pruning.comparisons import balanced
 from icefloe.pruning.file_matcher import FileMatcher, Matcher, is_plain
 
 Interval = tuple[Any, Any]  # both ends included, as Iceberg stores values
@@ -68,6 +70,11 @@ class SourceMatcher:
     partitions: dict[int, PartitionValues]  # by spec
     keys: tuple[KeyValues, ...]
 
+    @property
+    def row_condition(self) -> BooleanExpression:
+        """TRUE for every row within the ranges of the keys."""
+        return self.ranges.row_condition
+
     def may_match_manifest(self, manifest: ManifestFile) -> bool:
         """Whether the ranges allow a matching file."""
         return self.ranges.may_match_manifest(manifest)
@@ -98,6 +105,12 @@ class AnyMatcher:
     """Files that one of several matchers cannot rule out."""
 
     matchers: Sequence[Matcher]
+
+    @property
+    def row_condition(self) -> BooleanExpression:
+        """TRUE for every row that is of interest to any of them."""
+        conditions = [matcher.row_condition for matcher in self.matchers]
+        return balanced(Or, conditions) if conditions else AlwaysFalse()
 
     def may_match_manifest(self, manifest: ManifestFile) -> bool:
         """Whether any of them may match it."""

@@ -16,8 +16,12 @@ def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
     refuses a table without rows.
     """
     batches = [batch for batch in table.to_batches() if batch.num_rows]
+    # Without a schema PySpark takes a timestamp without a zone for local time, which may not exist.
+    schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
     with detect_jvm_exit():
         if not batches:
-            schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
             return spark.createDataFrame([], schema)
-        return spark.createDataFrame(pa.Table.from_batches(batches, schema=table.schema))
+        filled = pa.Table.from_batches(batches, schema=table.schema)
+        if any(pa.types.is_timestamp(kind) and kind.tz is None for kind in table.schema.types):
+            return spark.createDataFrame(filled, schema)
+        return spark.createDataFrame(filled)

@@ -22,6 +22,7 @@ from icefloe.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from icefloe.metadata.table_state import state_of
 from icefloe.settings import TABLE_PROPERTIES
 from icefloe.spark.tokens import TokenKind
 from icefloe.sql.cursor import Cursor, string_value
@@ -85,7 +86,9 @@ def run_ddl(statement: Ddl, names: Names, lake: SqlLake, whole: str) -> DataFram
         case DropTable(table, if_exists, purge):
             lake.drop_table(full_name(table), purge=purge, if_exists=if_exists)
         case SetProperties(table, properties):
-            set_properties(lake.load(full_name(table)), properties)
+            full = full_name(table)
+            context = lake.context(lambda branch: state_of(lake.load(full), full, branch))
+            set_properties(context, lake.load(full), properties)
         case AddColumns(table, added):
             add_columns(lake.load(full_name(table)), added)
         case DropColumns():

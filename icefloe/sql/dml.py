@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
@@ -10,7 +11,8 @@ from pyspark.sql.types import StructType
 
 from icefloe.commands.context import Context
 from icefloe.commands.input_rows import fit_rows
-from icefloe.commands.run import explain, run
+from icefloe.commands.run import explain, flush, run
+from icefloe.commands.run import insert as insert_rows
 from icefloe.errors import (
     ColumnNotFoundError,
     ReplaceWhereError,
@@ -67,7 +69,7 @@ def explain_dml(parsed: syntax.WithDml, names: Names, whole: str) -> str:
     """The plan of a DML statement, for people."""
     spark = names.tables.spark
     with TempViews(spark) as views, placed_errors(parsed.statement.expressions(), spark, whole):
-        target = _Target.of(parsed, names, whole, views)
+        target = _Target.of(parsed, names, whole, views, flushes=False)
         match parsed.statement:
             case syntax.Insert() as insert:
                 return _explain_insert(insert, target.names, target.context, whole)
@@ -91,18 +93,40 @@ class _Target:
     read_by_with: bool  # whether the WITH before the statement reads this table
 
     @classmethod
-    def of(cls, parsed: syntax.WithDml, names: Names, whole: str, views: TempViews) -> _Target:
-        """Read the state of the table once: everywhere in the statement it has the same rows."""
+    def of(
+        cls,
+        parsed: syntax.WithDml,
+        names: Names,
+        whole: str,
+        views: TempViews,
+        *,
+        flushes: bool = True,
+    ) -> _Target:
+        """Read the state of the table once: everywhere in the statement it has the same rows.
+
+        Statements that may read the table more than once have its inline rows flushed before.
+        """
         statement = parsed.statement
         alias = getattr(statement, "alias", None)
         full = full_name(statement.table)
-        state = replace(state_of(names.tables.load(full), full), called=alias)
+
+        def read_state(branch: str = MAIN) -> TableState:
+            return replace(state_of(names.tables.load(full), full, branch), called=alias)
+
+        state = read_state()
+        in_place = state.has_inline_tier and parsed.ctes is None and _is_in_place(statement)
+        if state.has_inline_tier and not in_place and not _is_blind(statement):
+            if flushes:
+                flush(names.tables.context(read_state))
+                state = read_state()
+            state = replace(state, files_only=True)
         names = replace(names, reading=state)
         read_by_with = False
         if parsed.ctes is not None:
             read_by_with = _names_target(SqlText(f"{parsed.ctes.text.text} SELECT 1"), names)
             names = replace(names, ctes=define_ctes(parsed.ctes, names, whole))
-        context = replace(_context(state, names), views=views)
+        context = _context(read_state if in_place else lambda _branch: state, names)
+        context = replace(context, views=views)
         return cls(names, context, whole, statement.table, alias, read_by_with)
 
     def statement(
@@ -184,13 +208,35 @@ def _names_target(query: SqlText, names: Names) -> bool:
     return any(map(names.is_target, query.query_tables))
 
 
-def _context(state: TableState, names: Names) -> Context:
-    """The context of the statement: one state of the table, and the names of the whole text."""
+def _is_in_place(statement: syntax.Dml) -> bool:
+    """Whether a statement changes inline rows where they are, and may read the table again."""
+    match statement:
+        case syntax.UpdateTable() | syntax.DeleteFrom():
+            return True
+        case syntax.Insert():
+            return statement.kind is InsertKind.INTO and _is_values(statement)
+        case _:
+            return False
+
+
+def _is_blind(statement: syntax.Dml) -> bool:
+    """Whether a statement needs no row of its table."""
+    match statement:
+        case syntax.Truncate() | syntax.Optimize():
+            return True
+        case syntax.Insert():
+            return statement.kind is InsertKind.INTO
+        case _:
+            return False
+
+
+def _context(read_state: Callable[[str], TableState], names: Names) -> Context:
+    """The context of the statement: the state of the table, and the names of the whole text."""
 
     def rows_of(name: TableName, reading: TableState) -> DataFrame | None:
         return replace(names, reading=reading).rows(name)
 
-    return replace(names.tables.context(lambda _branch: state), rows_of=rows_of)
+    return replace(names.tables.context(read_state), rows_of=rows_of)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -202,6 +248,8 @@ def _run_insert(insert: Insert, names: Names, context: Context, whole: str) -> D
     state = context.read_state(MAIN)
     rows = _fitted(insert, run_query(insert.query, names, whole), state)
     match insert.kind:
+        case InsertKind.INTO if _is_values(insert):
+            return insert_rows(rows, None, context, state)[0]
         case InsertKind.INTO:
             return run(_write(WriteKind.APPEND, rows, state, context), context)
         case InsertKind.REPLACE_USING:
@@ -214,6 +262,12 @@ def _run_insert(insert: Insert, names: Names, context: Context, whole: str) -> D
         statement = _write(WriteKind.OVERWRITE_PARTITIONS, rows, state, context)
         return run(statement, context)
     return run(_write(WriteKind.OVERWRITE, rows, state, context), context)
+
+
+def _is_values(insert: Insert) -> bool:
+    """Whether the rows are written in the statement: such are few, and may go inline."""
+    first = insert.query.text.tokens[0]
+    return first.text.upper() == "VALUES"
 
 
 def _explain_insert(insert: Insert, names: Names, context: Context, whole: str) -> str:
@@ -229,6 +283,8 @@ def _explain_insert(insert: Insert, names: Names, context: Context, whole: str) 
             return str(explain(_of_partition(insert, rows), context))
     fit_rows(rows, state, context.spark)
     at = f"{state.name} at snapshot {state.snapshot_id}"
+    if insert.kind is InsertKind.INTO and _is_values(insert) and state.settings.inline_enabled:
+        return f"insert into {at}\n  rows are stored inline; no file is written"
     if insert.kind is InsertKind.INTO:
         return f"append to {at}\n  rows become new data files; no file of the table is read"
     if _is_dynamic(context, state):

@@ -13,7 +13,7 @@ from icefloe.commands.context import Tables
 from icefloe.commands.scan import ScanRequest, read_rows
 from icefloe.errors import StatementError
 from icefloe.inspection.metadata_tables import METADATA_TABLES, metadata_table
-from icefloe.metadata.table_state import TableState, state_of
+from icefloe.metadata.table_state import MAIN, TableState, state_of
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.table_names import DEFAULT_NAMESPACE, TableName, Travel
 from icefloe.spark.tokens import TokenKind, tokenize
@@ -57,11 +57,12 @@ class Names:
         return rows
 
     def _table(self, name: TableName, full: str) -> DataFrame:
-        if self.reading is not None and self.is_target(name):
-            state = self.reading
-        else:
-            state = state_of(self.tables.load(full), full)
-        context = self.tables.context(lambda _branch: state)
+        def read_state(branch: str) -> TableState:
+            return state_of(self.tables.load(full), full, branch)
+
+        is_target = self.reading is not None and self.is_target(name)
+        state = self.reading if self.reading is not None and is_target else read_state(MAIN)
+        context = self.tables.context(read_state)
         match name.travel:
             case None:
                 return read_rows(context, state)

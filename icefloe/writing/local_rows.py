@@ -15,13 +15,13 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import NullOrder, SortDirection
 
-from icefloe.errors import ColumnNotFoundError
+from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.metadata.table_state import TableState
 from icefloe.schema.arrow_values import transformed
 from icefloe.spark import columns
 from icefloe.spark.errors import translate_task_errors
 from icefloe.tasks.messages import TaskMessage, from_bytes
-from icefloe.tasks.write import write_rows
+from icefloe.tasks.write import partition_path, write_rows
 from icefloe.writing.data_files import WrittenRows, file_layout, written_names, written_rows
 
 # More rows than this are Spark's work, wherever they are.
@@ -34,16 +34,18 @@ def can_write_locally(state: TableState, rows: pa.Table) -> bool:
     """Whether the driver can write these rows: few, with the table's types and simple layouts."""
     if rows.num_rows > MOST_ROWS or rows.nbytes > MOST_BYTES:
         return False
-    if not _has_types(rows, state.schema):
-        return False
-    return _partition_values(state, rows.slice(0, 0)) is not None and (
-        _sort_keys(state, rows.slice(0, 0)) is not None
-    )
+    return has_types(rows, state.schema) and has_local_layout(state, rows)
+
+
+def has_local_layout(state: TableState, rows: pa.Table) -> bool:
+    """Whether the driver can compute the partition and sort values of rows with these columns."""
+    none = rows.slice(0, 0)
+    return _partition_values(state, none) is not None and _sort_keys(state, none) is not None
 
 
 def write_local_rows(state: TableState, rows: pa.Table, statement_id: str) -> WrittenRows:
     """Write rows that `can_write_locally` accepted, under the table's current spec."""
-    rows = _in_schema_order(rows, state.schema)
+    rows = in_schema_order(rows, state.schema)
     partition = _partition_values(state, rows) or []
     order = [*_grouping(partition), *(_sort_keys(state, rows) or [])]
     written = pa.table(
@@ -58,13 +60,27 @@ def write_local_rows(state: TableState, rows: pa.Table, statement_id: str) -> Wr
     return written_rows(state, messages)
 
 
+def check_partitions(state: TableState, rows: pa.Table) -> None:
+    """Refuse rows that have no partition, such as numbers that truncate has no value for."""
+    fields = file_layout(state, "").partition_fields
+    values = _partition_values(state, rows)
+    if not fields or values is None:
+        return
+    partitions = set(zip(*(value.to_pylist() for value in values), strict=True))
+    for partition in partitions:
+        try:
+            partition_path(fields, partition)
+        except OverflowError as far:
+            raise StatementError(f"A row has a date that no partition can hold: {far}.") from far
+
+
 def _messages(batches: Iterator[pa.RecordBatch]) -> Iterator[TaskMessage]:
     for batch in batches:
         for encoded in batch.column("result"):
             yield from_bytes(encoded.as_py())
 
 
-def _in_schema_order(rows: pa.Table, schema: Schema) -> pa.Table:
+def in_schema_order(rows: pa.Table, schema: Schema) -> pa.Table:
     """The table's columns; it may have got others since the rows were fitted."""
     by_name = {name.lower(): index for index, name in enumerate(rows.column_names)}
     for field in schema.fields:
@@ -76,7 +92,7 @@ def _in_schema_order(rows: pa.Table, schema: Schema) -> pa.Table:
     )
 
 
-def _has_types(rows: pa.Table, schema: Schema) -> bool:
+def has_types(rows: pa.Table, schema: Schema) -> bool:
     """Whether the rows have the table's columns in types that need no cast."""
     expected = schema_to_pyarrow(schema, include_field_ids=False)
     names = {name.lower() for name in rows.column_names}

@@ -11,6 +11,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import icefloe
@@ -215,3 +216,25 @@ def test_the_command_line_over_spark_connect(folder, tmp_path):
     told = program(tmp_path, *arguments, "compact", "shop.orders", SPARK_REMOTE="local")
     assert (told.stderr, told.returncode) == ("", 0)
     assert ",3," in told.stdout
+
+
+def test_flush_of_all_tables_and_of_those_that_are_due(tmp_path):
+    lake = open_lake(tmp_path / "lake")
+    lake.create_namespace("shop")
+    for name, limit in (("many", "2"), ("few", "100")):
+        properties = {"icefloe.inline.enabled": "true", "icefloe.inline.row-limit": limit}
+        table = lake.create_table(
+            f"shop.{name}", pa.schema([("id", pa.int64())]), properties=properties
+        )
+        table.insert([{"id": 1}])
+    lake.create_table("shop.plain", pa.schema([("id", pa.int64())]))
+    folder = str(tmp_path / "lake")
+    assert run(folder, "flush", "--due").stdout == ""
+    lake._flusher.stop()  # of this process: the command line flushes
+    lake.table("shop.many").insert([{"id": 2}])
+    lake.stop()
+    assert "inline       2 rows more" in run(folder, "show", "shop.many").stdout
+    assert run(folder, "flush", "--due").stdout.startswith("flush: 2 rows moved to data files in ")
+    told = run(folder, "flush", "--format", "json").stdout.splitlines()
+    assert [json.loads(line)["rows_copied"] for line in told] == [1, 0]
+    assert "inline       0 rows more" in run(folder, "show", "shop.many").stdout

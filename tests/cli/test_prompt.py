@@ -58,6 +58,7 @@ def terminal(tmp_path) -> Iterator[Terminal]:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_session_at_the_prompt(terminal, tmp_path):
     """Several lines, an error with its place, history, Ctrl-C during a query, Ctrl-D."""
     terminal.shows("icefloe>")

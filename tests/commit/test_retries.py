@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from icefloe.commit.catalog import LostRaceError, with_retries
+from icefloe.commit.catalog import with_retries
+from icefloe.commit.handover import LostRaceError
 from icefloe.settings import RetryPolicy
 
 

@@ -142,12 +142,6 @@ def test_driver_writes_rows_of_every_kind_without_a_job(lake, kind, jobs):
     assert rows(table) == [(1, "x"), (2, None)]
 
 
-@pytest.fixture
-def jobs(spark):
-    """Counts the jobs that the session has run."""
-    return lambda: len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
-
-
 def test_other_types_many_rows_and_frames_are_written_by_spark(lake, jobs, spark):
     table = lake.create_table("t", "id BIGINT, s STRING")
     for new in (

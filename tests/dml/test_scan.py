@@ -269,6 +269,7 @@ def test_many_files_plan_and_open(lake, spark, tmp_path, count):
             ConflictCheck(Isolation.SNAPSHOT, None),
             lambda _removed, _deletes: DmlResult("append"),
             {},
+            lake.tier,
         )
     )
 

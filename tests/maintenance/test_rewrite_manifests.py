@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from pyiceberg.manifest import ManifestEntryStatus
 
-from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.manifests import list_manifests, read_entries
 from support.foreign_readers import icefloe_rows, read_duckdb
 from support.tables import delete_files, live_files, rows, snapshots, summary
@@ -119,19 +118,3 @@ def test_flush_has_nothing_to_move(table_of):
     assert (result.operation, result.snapshot_id, result.total_affected) == ("flush", None, 0)
     assert len(snapshots(table)) == 1
     assert table.insert([row(2)]).rows_inserted == 1
-
-
-def test_an_inline_tier_is_refused_wherever_it_is_asked_for(table_of, lake):
-    table = table_of(SCHEMA, [row(1)])
-    with pytest.raises(UnsupportedTableError, match="no inline tier"):
-        table.set_properties({"icefloe.inline.enabled": True})
-    with pytest.raises(UnsupportedTableError, match="no inline tier"):
-        lake.create_table("inline", SCHEMA, properties={"icefloe.inline.enabled": "true"})
-    with table.iceberg.transaction() as transaction:
-        transaction.set_properties({"icefloe.inline.enabled": "true"})
-    for call in (lambda: table.insert([row(2)]), table.flush):
-        with pytest.raises(UnsupportedTableError, match=r"to false, or add rows with append\(\)"):
-            call()
-    assert table.append([row(2)]).rows_inserted == 1
-    table.set_properties({"icefloe.inline.enabled": False})
-    assert table.insert([row(3)]).rows_inserted == 1

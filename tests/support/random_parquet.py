@@ -31,7 +31,7 @@ PLENTY = settings(
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-FEW = settings(PLENTY, max_examples=10, derandomize=True)
+FEW = settings(PLENTY, max_examples=6, derandomize=True)
 
 INNER = pa.struct([pa.field("x", pa.int32()), pa.field("y", pa.string())])
 TYPES: tuple[pa.DataType, ...] = (

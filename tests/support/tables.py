@@ -21,6 +21,7 @@ from pyiceberg.types import (
 from icefloe import Table
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.manifests import read_snapshot_files
+from icefloe.settings import INLINE_STORE
 
 
 def row(number: int | None, region: str | None = "us", n: int | None = 0) -> dict[str, Any]:
@@ -63,6 +64,8 @@ def rows_by_pyiceberg(table: Table, *columns: str) -> list[tuple[Any, ...]] | No
     fields = {field.name: field for field in iceberg.schema().fields}
     names = list(columns) or list(fields)
     if not all(name in fields and isinstance(fields[name].field_type, SIMPLE) for name in names):
+        return None
+    if INLINE_STORE in iceberg.properties:
         return None
     if any(file.is_equality_delete for file in live_files(table)):
         return None

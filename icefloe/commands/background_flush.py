@@ -1,0 +1,139 @@
+"""Flush inline rows in a thread of the lake, when there are many or they are old.
+
+Writers do not wait for it. Only when there are four times as many rows as the limit does an insert
+flush them itself, before it stores its own, so that a flush that keeps failing cannot fill the
+database.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TypeAlias
+from uuid import uuid4
+
+from icefloe.commands.context import Context
+from icefloe.commands.run import flush
+from icefloe.errors import IcefloeError
+from icefloe.inline.bookkeeping import acquire_lease, release_lease
+from icefloe.inline.rows import age_of_oldest, count_rows
+from icefloe.inline.tier import InlineTier
+from icefloe.metadata.table_state import MAIN, TableState
+
+log = logging.getLogger("icefloe")
+
+BACK_PRESSURE = 4  # times the row limit
+_LEASE_MS = 60_000
+_STOP_S = 30
+
+OpenContext: TypeAlias = Callable[[], Context]
+
+
+class BackgroundFlush:
+    """One thread that flushes the tables it is woken for."""
+
+    def __init__(self, tier: InlineTier) -> None:
+        self._tier = tier
+        self._owner = uuid4().hex
+        self._spans: dict[str, int] = {}  # at most how many inline rows a table had, by name
+        self._waiting: dict[str, OpenContext] = {}
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def make_room(self, state: TableState, context: OpenContext) -> None:
+        """Flush now, and raise what that raises, if a table has far too many inline rows."""
+        most = BACK_PRESSURE * state.settings.inline_row_limit
+        if self._spans.get(state.name, 0) >= most and self._count(state) >= most:
+            flush(context())
+            self._spans.pop(state.name, None)
+
+    def flush_soon(self, state: TableState, rows: int, context: OpenContext) -> None:
+        """Wake the thread if a table may have too many inline rows, or too old ones.
+
+        The rows are stored, so nothing here is a reason to fail.
+        """
+        if rows:
+            self._spans[state.name] = rows
+        try:
+            is_due = rows >= state.settings.inline_row_limit or self._is_old(state)
+        except IcefloeError as error:
+            log.warning("The age of the inline rows of %s is unknown: %s", state.name, error)
+            return
+        if is_due:
+            self._wake(state.name, context)
+
+    def stop(self) -> None:
+        """Finish what is under way and start nothing more."""
+        with self._changed:
+            self._stopped = True
+            self._waiting.clear()
+            self._changed.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_STOP_S)
+
+    def _wake(self, name: str, context: OpenContext) -> None:
+        with self._changed:
+            if self._stopped:
+                return
+            self._waiting[name] = context
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="icefloe-flush", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while (woken := self._next()) is not None:
+            name, context = woken
+            try:
+                self._flush_if_due(context())
+            except IcefloeError as error:
+                log.warning("Inline rows of %s were not flushed: %s", name, error)
+            except Exception:
+                log.exception("Inline rows of %s were not flushed", name)
+            del woken, context  # they keep the lake alive
+
+    def _next(self) -> tuple[str, OpenContext] | None:
+        with self._changed:
+            while not (self._waiting or self._stopped):
+                self._changed.wait()
+            return None if self._stopped else self._waiting.popitem()
+
+    def _flush_if_due(self, context: Context) -> None:
+        """Flush whole multiples of the row limit, or everything if the oldest row is too old."""
+        state = context.read_state(MAIN)
+        limit, count = state.settings.inline_row_limit, self._count(state)
+        rows = count if self._is_old(state) else count // limit * limit
+        if not rows or not self._lease(state):
+            return
+        try:
+            flush(context, rows)
+        finally:
+            self._release(state)
+
+    def _count(self, state: TableState) -> int:
+        with self._tier.store.reading() as connection:
+            table = self._tier.find(connection, state)
+            return 0 if table is None else count_rows(connection, table)
+
+    def _is_old(self, state: TableState) -> bool:
+        limit = state.settings.inline_max_age_ms
+        if limit is None:
+            return False
+        with self._tier.store.reading() as connection:
+            table = self._tier.find(connection, state)
+            age = None if table is None else age_of_oldest(connection, table)
+        return age is not None and age > limit
+
+    def _lease(self, state: TableState) -> bool:
+        """Whether no other process flushes the table; two would only waste work."""
+        with self._tier.store.writing() as connection:
+            table = self._tier.find(connection, state)
+            return table is not None and acquire_lease(connection, table, self._owner, _LEASE_MS)
+
+    def _release(self, state: TableState) -> None:
+        with self._tier.store.writing() as connection:
+            table = self._tier.find(connection, state)
+            if table is not None:
+                release_lease(connection, table, self._owner)

@@ -1,0 +1,162 @@
+"""Insert rows into the inline tier, and UPDATE and DELETE of rows that are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyspark.sql import Column, SparkSession
+
+from icefloe.commands.bind import Bound
+from icefloe.commands.input_rows import as_schema
+from icefloe.commands.scan import inline_frame
+from icefloe.commit.catalog import load_table
+from icefloe.commit.publish import find_earlier_result
+from icefloe.errors import CommitOutcomeUnknown, StorageError
+from icefloe.file_changes import InlineChanges
+from icefloe.inline.bookkeeping import claim_key, find_seq
+from icefloe.inline.encode import encode_rows
+from icefloe.inline.layout import InlineTable, Value, inline_columns
+from icefloe.inline.rows import insert_rows, row_span
+from icefloe.inline.store import ChangeStamp, StoreConnection, next_stamp
+from icefloe.inline.tables import add_missing_columns, pointer, register_table
+from icefloe.inline.tier import Cut, InlineTier, PointerMovedError
+from icefloe.metadata.table_state import TableState
+from icefloe.results import INLINE_MODE, DmlResult
+from icefloe.settings import INLINE_STORE
+from icefloe.spark import columns
+from icefloe.spark.columns import quote
+from icefloe.spark.errors import translate_spark_errors
+
+# -------------------------------------------------------------------------------------------------
+# INSERT
+
+
+def set_inline_store(catalog: Catalog, tier: InlineTier, state: TableState) -> None:
+    """Note in the table's properties which database its inline rows are in.
+
+    Without it, they would not be read once the tier is switched off.
+    """
+    table = load_table(catalog, state.name, state.metadata.table_uuid)
+    if INLINE_STORE in table.properties:
+        return
+    try:
+        with table.transaction() as transaction:
+            transaction.set_properties({INLINE_STORE: tier.store_id()})
+    except CommitFailedException:
+        return  # the caller looks at the table again
+
+
+@dataclass(frozen=True, slots=True)
+class InlineInsert:
+    """Rows that fit a table, for one transaction in its catalog's database."""
+
+    tier: InlineTier
+    state: TableState
+    rows: pa.Table
+    key: str | None = None  # of idempotency
+
+    def run(self) -> tuple[DmlResult, int]:
+        """Insert the rows; also returns an upper bound of the inline rows that there are then.
+
+        Raises:
+            PointerMovedError: The table's metadata changed, so the rows may no longer fit.
+        """
+        result = DmlResult("insert", INLINE_MODE, rows_inserted=self.rows.num_rows)
+        if self.key is not None and (
+            earlier := find_earlier_result(self.state, self.key, self.tier)
+        ):
+            return earlier, 0
+        encoded = encode_rows(self.rows, self.state.schema)
+        stamp: ChangeStamp | None = None
+        try:
+            with self.tier.store.writing() as connection:
+                table = self._table(connection)
+                stamp = next_stamp(connection)
+                if self.key is not None:
+                    taken = claim_key(connection, table, self.key, result.as_json(), stamp)
+                    if taken is not None:
+                        return DmlResult.from_json(taken), 0
+                span = self._insert(connection, table, encoded, stamp)
+        except CommitOutcomeUnknown:
+            if stamp is None or not self._has_landed(stamp):
+                raise
+            return result, 0
+        return result, span
+
+    def _table(self, connection: StoreConnection) -> InlineTable:
+        """The table in the store, if the rows were fitted to its current metadata."""
+        name = self.tier.name_of(self.state)
+        if pointer(connection, name) != self.state.pointer:
+            raise PointerMovedError
+        needed = inline_columns(self.state.schema)
+        table = self.tier.find(connection, self.state)
+        if table is None:
+            uuid = str(self.state.metadata.table_uuid)
+            return register_table(connection, name, uuid, needed)
+        return add_missing_columns(connection, table, needed)
+
+    def _insert(
+        self,
+        connection: StoreConnection,
+        table: InlineTable,
+        encoded: list[list[Value]],
+        stamp: ChangeStamp,
+    ) -> int:
+        insert_rows(connection, table, inline_columns(self.state.schema), encoded, stamp)
+        return row_span(connection, table)
+
+    def _has_landed(self, stamp: ChangeStamp) -> bool:
+        """Whether the rows are there; if they are flushed already, only the key shows it."""
+        try:
+            with self.tier.store.reading() as connection:
+                table = self.tier.find(connection, self.state)
+                return table is not None and find_seq(connection, table, stamp.seq)
+        except StorageError:
+            return False
+
+
+# -------------------------------------------------------------------------------------------------
+# UPDATE and DELETE
+
+
+def change_inline_rows(
+    spark: SparkSession, bound: Bound, cut: Cut | None, alias: str
+) -> InlineChanges:
+    """The inline rows that a statement changes, with their new values.
+
+    Spark evaluates the condition and the new values. Where SQL has judged the condition exactly and
+    the rows are to be deleted, there is nothing to evaluate.
+    """
+    if cut is None or not len(cut.rows):
+        return InlineChanges()
+    read = frozenset(cut.rows.versions)
+    if not bound.assigned and cut.is_exact and bound.lowered.exact is not None:
+        return InlineChanges(removed=tuple(cut.rows.versions), read=read)
+    changed = _changed_rows(spark, bound, cut, alias)
+    seqs = dict(cut.rows.versions)
+    row_ids = changed.column(columns.POS).to_pylist()
+    versions = tuple((row_id, seqs[row_id]) for row_id in row_ids)
+    if not bound.assigned:
+        return InlineChanges(removed=versions, read=read)
+    values = as_schema(changed.drop_columns([columns.POS]), cut.schema)
+    new_values = values if versions else None
+    return InlineChanges(replaced=versions, new_values=new_values, read=read)
+
+
+def _changed_rows(spark: SparkSession, bound: Bound, cut: Cut, alias: str) -> pa.Table:
+    """The rows that the condition is TRUE for, with their new values and ids."""
+    frame = inline_frame(spark, cut).drop(columns.FILE).alias(alias)
+    if bound.condition is not None:
+        frame = frame.filter(bound.condition)
+    assigned: dict[str, Column] = dict(bound.assigned)
+    if assigned:
+        frame = frame.withColumns(assigned)
+        names = [quote(field.name) for field in cut.schema.fields]
+        frame = frame.selectExpr(*names, columns.POS)
+    else:
+        frame = frame.select(columns.POS)
+    with translate_spark_errors([field.name for field in cut.schema.fields]):
+        return frame.toArrow()

@@ -1,0 +1,211 @@
+"""Publish changes of inline rows and the swap of a table's pointer as one database transaction.
+
+Metadata is staged before the transaction begins and no file is written in it, so that other writers
+wait for milliseconds. Whatever makes the transaction fail leaves pointer and rows as they were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import TableRequirement, TableUpdate
+
+from icefloe.commit.conflicts import ConflictCheck
+from icefloe.errors import CommitOutcomeUnknown, ConflictError, StorageError, StoreBusyError
+from icefloe.file_changes import FileChanges, InlineChanges, RemoveEverything
+from icefloe.inline.bookkeeping import claim_key, find_seq, read_key
+from icefloe.inline.encode import encode_rows
+from icefloe.inline.layout import InlineTable, inline_columns
+from icefloe.inline.rows import (
+    lock_inserts,
+    missing_versions,
+    remove_versions,
+    replace_rows,
+    select_versions,
+)
+from icefloe.inline.store import ChangeStamp, StoreConnection, next_stamp
+from icefloe.inline.tables import add_missing_columns, dropped, pointer, swap_pointer
+from icefloe.inline.tier import InlineTier, PointerMovedError
+from icefloe.inline.where import row_filter
+from icefloe.metadata.table_state import StagedMetadata, TableState, stage_metadata
+from icefloe.results import DmlResult
+from icefloe.settings import Isolation
+from icefloe.storage.files import delete_files
+
+
+class LostRaceError(Exception):
+    """Another writer committed between reading the table's head and publishing."""
+
+
+@dataclass(frozen=True, slots=True)
+class InlineHandover:
+    """Changes of inline rows, and the rows that must not have been inserted since."""
+
+    tier: InlineTier
+    table: InlineTable
+    head: TableState  # that the statement was validated against
+    schema: Schema  # that the statement was bound to: its values and its condition
+    changes: InlineChanges
+    unread: BooleanExpression | None  # rows that the statement would have changed had it seen them
+
+    def publish_rows(self, result: DmlResult, key: str | None) -> DmlResult:
+        """Publish the changes without a snapshot; returns the result, or that of an earlier run.
+
+        Raises:
+            LostRaceError: The table was committed to since; nothing was changed.
+            ConflictError: Another writer changed the rows; nothing was changed.
+        """
+        stamp: ChangeStamp | None = None
+        try:
+            with self.tier.store.writing(self.table) as connection:
+                if pointer(connection, self.tier.name_of(self.head)) != self.head.pointer:
+                    raise LostRaceError("the table was committed to")
+                stamp = next_stamp(connection)
+                if key is not None:
+                    first = claim_key(connection, self.table, key, result.as_json(), stamp)
+                    if first is not None:
+                        return DmlResult.from_json(first)
+                self._apply(connection, stamp)
+        except StoreBusyError as busy:
+            raise LostRaceError(str(busy)) from busy
+        except CommitOutcomeUnknown:
+            if stamp is None or not self._has_landed(stamp):
+                raise
+        return result
+
+    def publish_with(
+        self,
+        catalog: MetastoreCatalog,
+        table: IcebergTable,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> TableMetadata:
+        """Publish the changes together with a commit of the table; returns its new metadata."""
+        staged = stage_metadata(catalog, table, requirements, updates)
+        try:
+            self._swap(staged)
+        except (LostRaceError, ConflictError, StorageError):  # provably not committed
+            delete_files(self.head.io, [staged.location])
+            raise
+        return staged.metadata
+
+    def _swap(self, staged: StagedMetadata) -> None:
+        try:
+            with self.tier.store.writing(self.table) as connection:
+                name = self.tier.name_of(self.head)
+                if not swap_pointer(connection, name, staged.previous, staged.location):
+                    raise LostRaceError("the table was committed to")
+                self._apply(connection, next_stamp(connection))
+        except StoreBusyError as busy:
+            raise LostRaceError(str(busy)) from busy
+
+    def _apply(self, connection: StoreConnection, stamp: ChangeStamp) -> None:
+        """Check that the rows are as the statement read them, and change them."""
+        changes, columns = self.changes, inline_columns(self.schema)
+        table = add_missing_columns(connection, self._current(connection), columns)
+        if missing := missing_versions(connection, table, (*changes.removed, *changes.replaced)):
+            if changes.everything:
+                raise LostRaceError("inline rows were changed")
+            raise self._conflict(
+                f"another writer changed {len(missing)} inline rows that this statement changes"
+            )
+        self._refuse_unread(connection, table)
+        remove_versions(connection, table, changes.removed)
+        if changes.new_values is not None:
+            encoded = encode_rows(changes.new_values, self.schema)
+            replace_rows(connection, table, changes.replaced, columns, encoded, stamp.seq)
+
+    def _current(self, connection: StoreConnection) -> InlineTable:
+        """The table as it is now: it may have got columns since it was looked up."""
+        table = self.tier.find(connection, self.head)
+        if table is None:
+            raise dropped(self.table)
+        return table
+
+    def _refuse_unread(self, connection: StoreConnection, table: InlineTable) -> None:
+        """Refuse if rows were inserted that the statement would have changed."""
+        if self.unread is None:
+            return
+        lock_inserts(connection, table)
+        where = row_filter(self.unread, self.schema, table.rows)
+        if new := set(select_versions(connection, table, where)) - self.changes.read:
+            raise self._conflict(
+                f"another writer inserted {len(new)} inline rows that this statement would have "
+                "changed"
+            )
+
+    def _has_landed(self, stamp: ChangeStamp) -> bool:
+        """Whether rows have the number of the change; removed rows leave no trace of it."""
+        try:
+            with self.tier.store.reading() as connection:
+                return find_seq(connection, self.table, stamp.seq)
+        except StorageError:
+            return False
+
+    def _conflict(self, reason: str) -> ConflictError:
+        return ConflictError(
+            reason,
+            table=self.head.name,
+            base_snapshot_id=self.head.snapshot_id,
+            current_snapshot_id=self.head.snapshot_id,
+        )
+
+
+def find_inline_result(tier: InlineTier, state: TableState, key: str | None) -> DmlResult | None:
+    """The result of the statement without a snapshot that carried this idempotency key."""
+    if key is None or not state.has_inline_tier:
+        return None
+    with tier.store.reading() as connection:
+        table = tier.find(connection, state)
+        earlier = None if table is None else read_key(connection, table, key)
+    return None if earlier is None else DmlResult.from_json(earlier)
+
+
+def handover_of(
+    tier: InlineTier, base: TableState, head: TableState, changes: FileChanges, check: ConflictCheck
+) -> InlineHandover | None:
+    """What to publish in the database with a statement; None where that is the pointer alone.
+
+    Raises:
+        LostRaceError: `head` is no longer the table's current state.
+        ConflictError: The table has no inline tier any more.
+    """
+    if not head.has_inline_tier:
+        if changes.inline.is_empty:
+            return None
+        raise ConflictError(
+            "the table lost its inline tier since the statement read it",
+            table=head.name,
+            base_snapshot_id=base.snapshot_id,
+            current_snapshot_id=head.snapshot_id,
+        )
+    if isinstance(changes.removal, RemoveEverything):
+        return _removing_everything(tier, head)
+    unread = _unread(check)
+    if unread is None and changes.inline.is_empty:
+        return None
+    return InlineHandover(tier, tier.register(head), head, base.schema, changes.inline, unread)
+
+
+def _removing_everything(tier: InlineTier, head: TableState) -> InlineHandover | None:
+    """The removal of all rows that there are now; rows inserted from now on are later ones."""
+    try:
+        table, versions = tier.versions(head)
+    except PointerMovedError as moved:
+        raise LostRaceError("the table was committed to") from moved
+    if table is None:
+        return None
+    changes = InlineChanges(removed=tuple(versions), everything=True)
+    return InlineHandover(tier, table, head, head.schema, changes, None)
+
+
+def _unread(check: ConflictCheck) -> BooleanExpression | None:
+    """The inline rows whose insertion conflicts with a statement; None: no row's does."""
+    if check.matcher is None or check.isolation is not Isolation.SERIALIZABLE:
+        return None
+    return AlwaysTrue() if check.reads_other_rows else check.matcher.row_condition
