@@ -218,6 +218,7 @@ class opened_lake:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_real_sessions(tmp_path: Path) -> None:
     script = """
         import icefloe

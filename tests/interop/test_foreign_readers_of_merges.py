@@ -14,7 +14,9 @@ from support.merge_sequence import LAYOUTS, MERGES, SCHEMA, Layout
 @pytest.mark.parametrize(
     ("mode", "layout", "in_turn"),
     [
-        pytest.param("merge-on-read", LAYOUTS[-1], True, id="two engines in turn"),
+        pytest.param(
+            "merge-on-read", LAYOUTS[-1], True, id="two engines in turn", marks=pytest.mark.slow
+        ),
         *(
             pytest.param(mode, layout, False, id=f"{mode}-{layout.name}", marks=pytest.mark.slow)
             for mode in ("merge-on-read", "copy-on-write")

@@ -1,0 +1,143 @@
+"""Small writes: icefloe's inline tier, raw SQLite, delta-rs and PyIceberg appends, in one run.
+
+python -m benchmarks.inline                                  # SQLite, in a temporary folder
+python -m benchmarks.inline --uri postgresql+psycopg://user@localhost/db
+
+Every figure is of calls as a user makes them, with the commit, in a warm process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import write_deltalake
+from pyiceberg.catalog import load_catalog
+
+import icefloe
+from benchmarks.inline_store import SCHEMA, rows_from, show, timed
+from icefloe import Lake, Table
+
+INLINE = {"icefloe.inline.enabled": "true", "icefloe.inline.row-limit": "10000000"}
+MANY = 100_000
+
+Work = Callable[[], object]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--uri", help="catalog database; a SQLite file by default")
+    parser.add_argument("--rows", type=int, default=MANY, help="inline rows that scans read")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="icefloe-inline-") as folder:
+        peers(Path(folder))
+        where = {"uri": arguments.uri} if arguments.uri else {}
+        with icefloe.connect(Path(folder) / "lake", **where) as lake:
+            inserts(lake)
+            reads_and_changes(lake, arguments.rows)
+            flushes(lake, arguments.rows)
+
+
+def peers(folder: Path) -> None:
+    """What the same rows cost elsewhere."""
+    one = rows_from(0, 1)
+    database = sqlite3.connect(folder / "raw.db", isolation_level=None)
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, document TEXT)")
+    text = json.dumps(one.to_pylist(), default=str)
+
+    def insert_raw() -> None:
+        database.execute("BEGIN IMMEDIATE")
+        database.execute("INSERT INTO t (document) VALUES (?)", (text,))
+        database.execute("COMMIT")
+
+    show("raw SQLite: 1 row", timed(300, insert_raw))
+    show("delta-rs append: 1 row", timed(40, lambda: write_delta(folder, one)))
+    catalog = load_catalog(
+        "peer", type="sql", uri=f"sqlite:///{folder}/peer.db", warehouse=f"file://{folder}/peer"
+    )
+    catalog.create_namespace("a")
+    table = catalog.create_table("a.t", SCHEMA)
+    show("PyIceberg append: 1 row", timed(40, lambda: table.append(one)))
+
+
+def write_delta(folder: Path, rows: pa.Table) -> None:
+    write_deltalake(str(folder / "delta"), rows, mode="append")
+
+
+def inserts(lake: Lake) -> None:
+    table = lake.create_table("b.inserts", SCHEMA, properties=INLINE)
+    plain = lake.create_table("b.appends", SCHEMA)
+    for size, repeats in ((1, 500), (100, 200), (10_000, 12)):
+        rows = rows_from(0, size)
+        table.insert(rows)
+        show(f"icefloe insert: {size:,} rows", timed(repeats, lambda rows=rows: table.insert(rows)))
+    one = rows_from(0, 1)
+    show("icefloe append: 1 row", timed(40, lambda: plain.append(one)))
+
+
+def full_table(lake: Lake, name: str, count: int) -> Table:
+    table = lake.create_table(name, SCHEMA, properties=INLINE)
+    for start in range(0, count, 10_000):
+        table.insert(rows_from(start, min(10_000, count - start)))
+    return table
+
+
+def reads_and_changes(lake: Lake, count: int) -> None:
+    empty = lake.create_table("b.empty", SCHEMA, properties=INLINE)
+    without = lake.create_table("b.without", SCHEMA)
+    for table in (empty, without):
+        table.append(rows_from(0, 100))
+    full = full_table(lake, "b.full", count)
+    full.append(rows_from(10 * count, 100))
+    scans: dict[str, Work] = {
+        "scan without the tier": lambda: without.scan().toArrow(),
+        "scan, 0 inline rows": lambda: empty.scan().toArrow(),
+        f"scan all, {count:,} inline rows": lambda: full.scan().toArrow(),
+        "scan id = k without the tier": lambda: without.scan(where="id = 54").toArrow(),
+        f"scan id = k, {count:,} inline rows": lambda: full.scan(where="id = 54321").toArrow(),
+    }
+    for name, scan in scans.items():
+        scan()
+        show(name, timed(10, scan))
+    numbers = iter(range(1000))
+    show(
+        "DELETE of one inline row by key",
+        timed(20, lambda: full.delete().where(f"id = {next(numbers)}").execute()),
+    )
+    show(
+        "UPDATE of one inline row by key",
+        timed(20, lambda: full.update().set("n", "5").where(f"id = {next(numbers)}").execute()),
+    )
+
+
+def flushes(lake: Lake, count: int) -> None:
+    table = full_table(lake, "b.flushed", count)
+    waits: list[float] = []
+    done = threading.Event()
+
+    def write() -> None:
+        other = lake.table("b.flushed")
+        while not done.is_set():
+            waits.extend(timed(1, lambda: other.insert(rows_from(0, 1))))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    results: list[Any] = []
+    show(f"flush of {count:,} rows", timed(1, lambda: results.append(table.flush())))
+    done.set()
+    writer.join()
+    show("  inserts beside the flush", waits)
+    files, snapshots = results[0].data_files_added, len(table.iceberg.metadata.snapshots)
+    print(f"{results[0].rows_copied:,} rows in {files} data files, {snapshots} snapshots")
+
+
+if __name__ == "__main__":
+    main()
