@@ -25,6 +25,7 @@ from icefloe.statements import Options
 from icefloe.writing.data_files import WrittenRows, write_data
 from icefloe.writing.local_rows import has_local_layout, write_local_rows
 
+FLUSH = "flush"  # the operation in results and snapshot summaries
 _ATTEMPTS = 10  # each is needed only if a row was changed while the one before wrote files
 
 
@@ -68,7 +69,7 @@ class FlushCommand(Command[_FlushPlan]):
             changes = FileChanges(
                 added_data=written.files, inline=InlineChanges(removed), metadata_updates=updates
             )
-        return Outcome(DmlResult("flush", rows_copied=written.rows), changes, NO_ROWS_READ)
+        return Outcome(DmlResult(FLUSH, rows_copied=written.rows), changes, NO_ROWS_READ)
 
     def _write(self, state: TableState, cut: Cut, statement_id: str) -> WrittenRows:
         rows = cut.arrow()

@@ -22,7 +22,7 @@ from icefloe.commands.context import (
     NeedsFlushError,
     Outcome,
 )
-from icefloe.commands.flush import FlushCommand
+from icefloe.commands.flush import FLUSH, FlushCommand
 from icefloe.commands.inline_rows import InlineInsert, set_inline_store
 from icefloe.commands.input_rows import fit_few_rows, fit_new_rows
 from icefloe.commands.merge.command import MergeCommand
@@ -37,8 +37,8 @@ from icefloe.commit.publish import IDEMPOTENCY_KEY, Commit, find_earlier_result,
 from icefloe.commit.snapshot import RemovedFiles
 from icefloe.errors import ConflictError, StatementError
 from icefloe.inline.tier import PointerMovedError
-from icefloe.metadata.table_state import MAIN, TableState
-from icefloe.results import INLINE_MODE, DmlResult
+from icefloe.metadata.table_state import MAIN, TableState, ancestors
+from icefloe.results import INLINE_MODE, SUMMARY_PREFIX, DmlResult
 from icefloe.settings import INLINE_STORE
 from icefloe.spark.errors import detect_jvm_exit, translate_spark_errors
 from icefloe.statements import (
@@ -55,6 +55,8 @@ from icefloe.storage.files import delete_files_of_statement
 log = logging.getLogger("icefloe")
 
 P = TypeVar("P")
+_OPERATION = f"{SUMMARY_PREFIX}operation"
+_MOST_RUNS_AFTER_FLUSH = 10
 ExplainableStatement: TypeAlias = RowStatement | MergeStatement | ReplaceStatement | UsingStatement
 Statement: TypeAlias = ExplainableStatement | WriteStatement
 
@@ -125,23 +127,43 @@ def explain(statement: ExplainableStatement, context: Context) -> Plan:
 
 
 def run_command(command: Command[P], context: Context) -> DmlResult:
-    """Run a command; with `retries`, again from the start after each conflict."""
+    """Run a command; with `retries`, again from the start after each conflict.
+
+    A flush of inline rows changes no row: a conflict after one is always worth another run.
+    """
     started = time.monotonic()
     refuse_partial_history(context.catalog)
-    retries = command.options.retries
-    for attempt in range(retries + 1):
+    retries, runs_after_flush = command.options.retries, 0
+    while True:
         try:
             with detect_jvm_exit(), translate_spark_errors():
                 result = _run_once(command, context)
             break
         except ConflictError as conflict:
-            if attempt == retries:
+            if retries > 0:
+                retries -= 1
+            elif runs_after_flush < _MOST_RUNS_AFTER_FLUSH and _was_flushed(conflict, context):
+                runs_after_flush += 1
+            else:
                 raise
-            log.info("%s; running the statement again (%d)", conflict.reason, attempt + 1)
+            log.info("%s; running the statement again", conflict.reason)
     result = replace(result, duration_s=time.monotonic() - started)
     log.info("%s", result)
     command.log_result(result)
     return result
+
+
+def _was_flushed(conflict: ConflictError, context: Context) -> bool:
+    """Whether inline rows were moved to files since the snapshot that a statement read."""
+    state = context.read_state(MAIN)
+    if not state.has_inline_tier:
+        return False
+    for snapshot in ancestors(state.metadata, state.snapshot):
+        if snapshot.snapshot_id == conflict.base_snapshot_id:
+            return False
+        if snapshot.summary is not None and snapshot.summary.get(_OPERATION) == FLUSH:
+            return True
+    return False
 
 
 def _command(statement: Statement, context: Context) -> Command[Any]:

@@ -52,6 +52,7 @@ class InlineHandover:
     schema: Schema  # that the statement was bound to: its values and its condition
     changes: InlineChanges
     unread: BooleanExpression | None  # rows that the statement would have changed had it seen them
+    base_snapshot_id: int | None = None  # that the statement read
 
     def publish_rows(self, result: DmlResult, key: str | None) -> DmlResult:
         """Publish the changes without a snapshot; returns the result, or that of an earlier run.
@@ -151,7 +152,7 @@ class InlineHandover:
         return ConflictError(
             reason,
             table=self.head.name,
-            base_snapshot_id=self.head.snapshot_id,
+            base_snapshot_id=self.base_snapshot_id,
             current_snapshot_id=self.head.snapshot_id,
         )
 
@@ -189,7 +190,8 @@ def handover_of(
     unread = _unread(check)
     if unread is None and changes.inline.is_empty:
         return None
-    return InlineHandover(tier, tier.register(head), head, base.schema, changes.inline, unread)
+    table, schema = tier.register(head), base.schema
+    return InlineHandover(tier, table, head, schema, changes.inline, unread, base.snapshot_id)
 
 
 def _removing_everything(tier: InlineTier, head: TableState) -> InlineHandover | None:

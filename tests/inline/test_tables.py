@@ -419,9 +419,22 @@ def test_the_same_inline_row_changed_concurrently_is_a_conflict(inline_of):
 def test_rows_flushed_while_a_statement_runs(inline_of, mode):
     table = inline_of([row(1)], [row(2)], mode=mode)
     between(table, table.flush)
-    with pytest.raises(ConflictError):
-        table.update().set("n", "n + 1").execute()
-    assert rows(table, "id", "n") == [(1, 0), (2, 0)]
+    assert table.update().set("n", "n + 1").execute().rows_updated == 2
+    assert rows(table, "id", "n") == [(1, 1), (2, 1)]
+    table.insert([row(3)])
+    between(table, table.flush)
+    statement = table.delete().where("id = 3").with_options(isolation="snapshot")
+    assert (statement.execute().rows_deleted, table.inline.rows) == (1, 0)
+    table.insert([row(4)])
+
+    def flush_and_change() -> None:
+        table.flush()
+        table.update().set("n", "5").where("id = 4").execute()
+
+    between(table, flush_and_change)
+    assert table.update().set("n", "n + 1").where("id = 4").execute().rows_updated == 1
+    assert rows(table, "id", "n") == [(1, 1), (2, 1), (4, 6)]
+    table.delete().where("id = 4").execute()
     between(table, table.flush)
     assert table.truncate().rows_deleted == 2
     assert rows(table) == []
