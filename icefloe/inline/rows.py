@@ -12,12 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
-from typing import Any, TypeAlias
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 
+from icefloe.file_changes import RowVersion
 from icefloe.inline.layout import (
     EARLIER_KINDS,
     TABLE,
@@ -28,8 +29,6 @@ from icefloe.inline.layout import (
 )
 from icefloe.inline.store import ChangeStamp, StoreConnection
 from icefloe.inline.tables import dropped
-
-RowVersion: TypeAlias = tuple[int, int]  # row_id, seq
 
 _FETCHED_ROWS = 10_000
 _SEPARATE_ROWS = 500  # up to here rows are looked up by their ids, above by the range of the ids

@@ -235,7 +235,7 @@ class InlineStore:
                 connection.begin()
             yield connection
         finally:
-            with suppress(SQLAlchemyError):  # it is broken then, and the error that is raised tells
+            with suppress(SQLAlchemyError):  # it is broken: see the error raised
                 connection.close()
 
     @contextmanager

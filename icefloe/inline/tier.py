@@ -18,12 +18,12 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.schema import Schema
 
 from icefloe.errors import UnsupportedTableError
+from icefloe.file_changes import RowVersion
 from icefloe.inline.bookkeeping import remove_keys
 from icefloe.inline.decode import RowNames, decode_rows
 from icefloe.inline.layout import InlineTable, inline_columns
 from icefloe.inline.rows import (
     InlineRows,
-    RowVersion,
     age_of_oldest,
     count_rows,
     estimate_bytes,

@@ -20,6 +20,7 @@ from icefloe.errors import (
     UnsupportedTableError,
 )
 from icefloe.inline.store import InlineStore
+from support.races import once_before_publish
 from support.tables import row, rows, snapshots
 from support.unreferenced_files import leftovers
 
@@ -173,20 +174,10 @@ def test_a_database_that_is_locked_is_a_storage_error(table, monkeypatch):
 # What comes in between
 
 
-def between(table: Table, action: Any) -> None:
-    lake = table._lake
-
-    def once() -> None:
-        lake.before_publish = lambda: None
-        action()
-
-    lake.before_publish = once
-
-
 def test_columns_that_change_while_inline_rows_are_updated(table):
-    between(table, lambda: table.add_column("extra", "STRING"))
+    once_before_publish(table._lake, lambda: table.add_column("extra", "STRING"))
     assert table.update().set("n", "n + 10").where("id = 2").execute().mode == "inline"
-    between(table, lambda: table.rename_column("n", "m"))
+    once_before_publish(table._lake, lambda: table.rename_column("n", "m"))
     assert table.update().set("n", "n + 10").where("id = 2").execute().mode == "inline"
     assert rows(table, "id", "m", "extra") == [(1, 0, None), (2, 22, None), (3, 3, None)]
 
@@ -218,7 +209,7 @@ def test_a_tier_that_vanished_is_a_conflict(table):
         with table.iceberg.transaction() as transaction:
             transaction.remove_properties("icefloe.inline.enabled", "icefloe.inline.store")
 
-    between(table, vanish)
+    once_before_publish(table._lake, vanish)
     with pytest.raises(ConflictError, match="lost its inline tier"):
         table.delete().where("id = 2").execute()
 

@@ -23,6 +23,7 @@ from icefloe.errors import (
     UnsupportedTableError,
 )
 from support.foreign_readers import disagreements
+from support.races import once_before_publish
 from support.tables import data_files, row, rows, snapshots, stored_files
 
 SCHEMA = "id BIGINT, region STRING, n INT"
@@ -358,17 +359,6 @@ def wait_for(condition: Callable[[], object]) -> None:
 # Other writers
 
 
-def between(table: Table, action: Callable[[], object]) -> None:
-    """Run something once, when a statement has done its work and is about to publish."""
-    lake = table._lake
-
-    def once() -> None:
-        lake.before_publish = lambda: None
-        action()
-
-    lake.before_publish = once
-
-
 @pytest.mark.requirement("L27")
 def test_a_row_changed_while_a_flush_writes_is_flushed_with_its_new_value(inline_of):
     table = inline_of([], [row(1), row(2), row(3)])
@@ -378,7 +368,7 @@ def test_a_row_changed_while_a_flush_writes_is_flushed_with_its_new_value(inline
         table.delete().where("id = 2").execute()
         table.insert([row(4)])
 
-    between(table, change)
+    once_before_publish(table._lake, change)
     table.flush()
     assert rows(table, "id", "n") == [(1, 7), (3, 0), (4, 0)]
     assert filed_ids(table) == [1, 3, 4]
@@ -391,9 +381,9 @@ def test_a_matching_row_inserted_concurrently_is_a_conflict(inline_of, isolation
     statement = (
         table.update().set("n", "n + 1").where("region = 'us'").with_options(isolation=isolation)
     )
-    between(table, lambda: table.insert([row(3, "eu")]))
+    once_before_publish(table._lake, lambda: table.insert([row(3, "eu")]))
     assert statement.execute().rows_updated == 2
-    between(table, lambda: table.insert([row(4)]))
+    once_before_publish(table._lake, lambda: table.insert([row(4)]))
     if isolation == "snapshot":
         assert statement.execute().rows_updated == 2
         assert rows(table, "id", "n") == [(1, 2), (2, 2), (3, 0), (4, 0)]
@@ -406,23 +396,27 @@ def test_a_matching_row_inserted_concurrently_is_a_conflict(inline_of, isolation
 def test_the_same_inline_row_changed_concurrently_is_a_conflict(inline_of):
     table = inline_of([], [row(1), row(2)])
     statement = table.update().set("n", "n + 1").where("id = 1")
-    between(table, lambda: table.update().set("n", "n + 10").where("id = 1").execute())
+    once_before_publish(
+        table._lake, lambda: table.update().set("n", "n + 10").where("id = 1").execute()
+    )
     with pytest.raises(ConflictError, match="inline rows that this statement changes"):
         statement.execute()
-    between(table, lambda: table.update().set("n", "n + 10").where("id = 1").execute())
+    once_before_publish(
+        table._lake, lambda: table.update().set("n", "n + 10").where("id = 1").execute()
+    )
     assert statement.with_options(retries=1).execute().rows_updated == 1
-    between(table, lambda: table.update().set("n", "5").where("id = 2").execute())
+    once_before_publish(table._lake, lambda: table.update().set("n", "5").where("id = 2").execute())
     assert statement.execute().rows_updated == 1
     assert rows(table, "id", "n") == [(1, 22), (2, 5)]
 
 
 def test_rows_flushed_while_a_statement_runs(inline_of, mode):
     table = inline_of([row(1)], [row(2)], mode=mode)
-    between(table, table.flush)
+    once_before_publish(table._lake, table.flush)
     assert table.update().set("n", "n + 1").execute().rows_updated == 2
     assert rows(table, "id", "n") == [(1, 1), (2, 1)]
     table.insert([row(3)])
-    between(table, table.flush)
+    once_before_publish(table._lake, table.flush)
     statement = table.delete().where("id = 3").with_options(isolation="snapshot")
     assert (statement.execute().rows_deleted, table.inline.rows) == (1, 0)
     table.insert([row(4)])
@@ -431,11 +425,11 @@ def test_rows_flushed_while_a_statement_runs(inline_of, mode):
         table.flush()
         table.update().set("n", "5").where("id = 4").execute()
 
-    between(table, flush_and_change)
+    once_before_publish(table._lake, flush_and_change)
     assert table.update().set("n", "n + 1").where("id = 4").execute().rows_updated == 1
     assert rows(table, "id", "n") == [(1, 1), (2, 1), (4, 6)]
     table.delete().where("id = 4").execute()
-    between(table, table.flush)
+    once_before_publish(table._lake, table.flush)
     assert table.truncate().rows_deleted == 2
     assert rows(table) == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,17 @@ def other(spark: SparkSession, tmp_path: Path, lake: Lake) -> Iterator[Lake]:
 def before_commit(lake: Lake) -> Meanwhile:
     """Runs something once a statement's data is written and before it looks at the table again."""
 
-    def let_in(action: Callable[[], object]) -> None:
-        def act_once() -> None:
-            lake.before_publish = lambda: None
-            action()
+    return partial(once_before_publish, lake)
 
-        lake.before_publish = act_once
 
-    return let_in
+def once_before_publish(lake: Lake, action: Callable[[], object]) -> None:
+    """Run something once, when a statement has done its work and is about to publish."""
+
+    def act_once() -> None:
+        lake.before_publish = lambda: None
+        action()
+
+    lake.before_publish = act_once
 
 
 @pytest.fixture
