@@ -56,6 +56,8 @@ class InlineChanges:
     replaced: tuple[RowVersion, ...] = ()
     new_values: pa.Table | None = None  # of the replaced rows, in their order
     read: frozenset[RowVersion] = frozenset()  # every version that the statement looked at
+    # Not changed, but the statement relies on them: they must be as they were read.
+    relied_on: tuple[RowVersion, ...] = ()
     everything: bool = False  # `removed` are all rows that there were at the head
 
     @property

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
@@ -59,7 +59,7 @@ class Context:
 
 
 class NeedsFlushError(Exception):
-    """A statement whose subqueries read the table cannot change inline rows where they are."""
+    """A statement cannot change inline rows where they are, as it reads the table twice."""
 
 
 class Tables(Protocol):
@@ -107,9 +107,6 @@ class Outcome:
 
 class Command(ABC, Generic[P]):
     """One statement: `commands.run.run_command` calls these steps in order."""
-
-    # Whether the statement reads inline rows where they are; otherwise they are flushed first.
-    reads_inline: ClassVar[bool] = False
 
     @property
     @abstractmethod

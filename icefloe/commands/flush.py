@@ -43,8 +43,6 @@ class FlushCommand(Command[_FlushPlan]):
     rows: int | None = None  # how many, the oldest first; None: all
     properties: Mapping[str, str] = field(default_factory=dict)  # set in the same commit
 
-    reads_inline = True
-
     @property
     def options(self) -> Options:
         """Flushes are repeated when a row was changed in between."""

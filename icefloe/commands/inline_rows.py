@@ -1,13 +1,14 @@
-"""Insert rows into the inline tier, and UPDATE and DELETE of rows that are there."""
+"""Insert rows into the inline tier, and change or remove rows that are there."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from icefloe.commands.bind import Bound
 from icefloe.commands.input_rows import as_schema
@@ -15,7 +16,7 @@ from icefloe.commands.scan import inline_frame
 from icefloe.commit.catalog import load_table
 from icefloe.commit.publish import find_earlier_result
 from icefloe.errors import CommitOutcomeUnknown, StorageError
-from icefloe.file_changes import InlineChanges
+from icefloe.file_changes import FileChanges, InlineChanges, RowVersion
 from icefloe.inline.bookkeeping import claim_key, find_seq
 from icefloe.inline.encode import encode_rows
 from icefloe.inline.layout import InlineTable, Value, inline_columns
@@ -119,7 +120,7 @@ class InlineInsert:
 
 
 # -------------------------------------------------------------------------------------------------
-# UPDATE and DELETE
+# UPDATE, DELETE and replacements
 
 
 def change_inline_rows(
@@ -136,14 +137,45 @@ def change_inline_rows(
     if not bound.assigned and cut.is_exact and bound.lowered.exact is not None:
         return InlineChanges(removed=tuple(cut.rows.versions), read=read)
     changed = _changed_rows(spark, bound, cut, alias)
-    seqs = dict(cut.rows.versions)
-    row_ids = changed.column(columns.POS).to_pylist()
-    versions = tuple((row_id, seqs[row_id]) for row_id in row_ids)
+    versions = versions_at(cut, changed.column(columns.POS))
     if not bound.assigned:
         return InlineChanges(removed=versions, read=read)
     values = as_schema(changed.drop_columns([columns.POS]), cut.schema)
     new_values = values if versions else None
     return InlineChanges(replaced=versions, new_values=new_values, read=read)
+
+
+def remove_inline_rows(
+    spark: SparkSession, cut: Cut | None, choose: Callable[[DataFrame], DataFrame]
+) -> InlineChanges:
+    """The removal of the inline rows that `choose` selects; it keeps their positions."""
+    if cut is None or not len(cut.rows):
+        return InlineChanges()
+    with translate_spark_errors([field.name for field in cut.schema.fields]):
+        chosen = choose(inline_frame(spark, cut)).select(columns.POS).toArrow()
+    removed = versions_at(cut, chosen.column(columns.POS))
+    return InlineChanges(removed=removed, read=frozenset(cut.rows.versions))
+
+
+def versions_at(cut: Cut, row_ids: pa.ChunkedArray) -> tuple[RowVersion, ...]:
+    """The versions of the rows with these ids."""
+    seqs = dict(cut.rows.versions)
+    return tuple((row_id, seqs[row_id]) for row_id in row_ids.to_pylist())
+
+
+def with_inline_changes(
+    report: DmlResult, changes: FileChanges, inline: InlineChanges
+) -> tuple[DmlResult, FileChanges]:
+    """A statement's report and changes, with those of inline rows."""
+    changes = replace(changes, inline=inline)
+    report = replace(
+        report,
+        rows_updated=report.rows_updated + len(inline.replaced),
+        rows_deleted=report.rows_deleted + len(inline.removed),
+    )
+    if not inline.is_empty and not changes.changes_files:
+        report = replace(report, mode=INLINE_MODE)
+    return report, changes
 
 
 def _changed_rows(spark: SparkSession, bound: Bound, cut: Cut, alias: str) -> pa.Table:

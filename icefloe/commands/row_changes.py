@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import TypeAlias
 
@@ -25,7 +25,7 @@ from icefloe.commands.context import (
     Outcome,
     row_report,
 )
-from icefloe.commands.inline_rows import change_inline_rows
+from icefloe.commands.inline_rows import change_inline_rows, with_inline_changes
 from icefloe.commands.plan import Plan, plan_statement, with_footers
 from icefloe.commit.conflicts import ConflictCheck
 from icefloe.deletes.dangling import dangling_deletes
@@ -37,7 +37,7 @@ from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate, FilePlan, plan_files
 from icefloe.pruning.comparisons import UNKNOWN
 from icefloe.pruning.file_matcher import FileMatcher
-from icefloe.results import INLINE_MODE, RowCounts
+from icefloe.results import RowCounts
 from icefloe.scan.row_counts import verify_row_counts
 from icefloe.scan.scan import Scan
 from icefloe.settings import UpdateMode
@@ -67,8 +67,6 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
 
     statement: RowStatement
     context: Context
-
-    reads_inline = True
 
     @property
     def options(self) -> Options:
@@ -109,11 +107,8 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
         )
         spark, alias = self.context.spark, plan.state.alias
         inline = change_inline_rows(spark, plan.bound, plan.cut, alias)
-        counts += RowCounts(rows_updated=len(inline.replaced), rows_deleted=len(inline.removed))
-        changes = replace(changes, inline=inline)
         report = row_report(plan.plan, changes, counts)
-        if not inline.is_empty and not changes.changes_files:
-            report = replace(report, mode=INLINE_MODE)
+        report, changes = with_inline_changes(report, changes, inline)
         return Outcome(report, changes, _conflict_check(plan))
 
 

@@ -113,7 +113,7 @@ def flush(context: Context, rows: int | None = None) -> DmlResult:
 def explain(statement: ExplainableStatement, context: Context) -> Plan:
     """What a statement would do, without doing it."""
     command = _explainable(statement, context)
-    files_only = not command.reads_inline
+    files_only = False
     while True:
         state = context.read_state(command.options.branch)
         state = replace(state, files_only=state.files_only or files_only)
@@ -190,7 +190,7 @@ def _explainable(statement: ExplainableStatement, context: Context) -> Explainab
 
 def _run_once(command: Command[P], context: Context) -> DmlResult:
     """Run a command on one state of the table; it is read again until the inline rows fit it."""
-    flush_first = not command.reads_inline
+    flush_first = False
     while True:
         state = context.read_state(command.options.branch)
         if earlier := find_earlier_result(state, command.options.idempotency_key, context.tier):
@@ -259,7 +259,8 @@ def _result(
     """The report, with the files and bytes that the commit adds and removes."""
     report, added_data = outcome.report, outcome.changes.added_data
     if outcome.count_removed is not None:
-        report = replace(report, rows_deleted=outcome.count_removed(removed))
+        rows = report.rows_deleted + outcome.count_removed(removed)
+        report = replace(report, rows_deleted=rows)
     return replace(
         report,
         data_files_added=len(added_data),

@@ -29,8 +29,6 @@ class WriteCommand(Command[TableState]):
     statement: WriteStatement
     context: Context
 
-    reads_inline = True  # none: overwrite and truncate remove those that there are on commit
-
     @property
     def options(self) -> Options:
         """How the statement runs."""

@@ -109,11 +109,12 @@ class InlineHandover:
         """Check that the rows are as the statement read them, and change them."""
         changes, columns = self.changes, inline_columns(self.schema)
         table = add_missing_columns(connection, self._current(connection), columns)
-        if missing := missing_versions(connection, table, (*changes.removed, *changes.replaced)):
+        needed = (*changes.removed, *changes.replaced, *changes.relied_on)
+        if missing := missing_versions(connection, table, needed):
             if changes.everything:
                 raise LostRaceError("inline rows were changed")
             raise self._conflict(
-                f"another writer changed {len(missing)} inline rows that this statement changes"
+                f"another writer changed {len(missing)} inline rows that this statement read"
             )
         self._refuse_unread(connection, table)
         remove_versions(connection, table, changes.removed)
@@ -188,7 +189,7 @@ def handover_of(
     if isinstance(changes.removal, RemoveEverything):
         return _removing_everything(tier, head)
     unread = _unread(check)
-    if unread is None and changes.inline.is_empty:
+    if unread is None and changes.inline.is_empty and not changes.inline.relied_on:
         return None
     table, schema = tier.register(head), base.schema
     return InlineHandover(tier, table, head, schema, changes.inline, unread, base.snapshot_id)

@@ -59,8 +59,6 @@ class CompactCommand(Command[_CompactPlan]):
     where: Condition | None
     target_file_bytes: int | None
 
-    reads_inline = True  # none: they stay where they are
-
     @property
     def options(self) -> Options:
         """Compaction has no options of its own."""

@@ -114,7 +114,11 @@ class _Target:
             return replace(state_of(names.tables.load(full), full, branch), called=alias)
 
         state = read_state()
-        in_place = state.has_inline_tier and parsed.ctes is None and _is_in_place(statement)
+        in_place = (
+            state.has_inline_tier
+            and parsed.ctes is None
+            and _is_in_place(statement, replace(names, reading=state))
+        )
         if state.has_inline_tier and not in_place and not _is_blind(statement):
             if flushes:
                 flush(names.tables.context(read_state))
@@ -208,13 +212,17 @@ def _names_target(query: SqlText, names: Names) -> bool:
     return any(map(names.is_target, query.query_tables))
 
 
-def _is_in_place(statement: syntax.Dml) -> bool:
+def _is_in_place(statement: syntax.Dml, names: Names) -> bool:
     """Whether a statement changes inline rows where they are, and may read the table again."""
     match statement:
         case syntax.UpdateTable() | syntax.DeleteFrom():
             return True
-        case syntax.Insert():
-            return statement.kind is InsertKind.INTO and _is_values(statement)
+        case syntax.MergeInto():
+            return not _names_target(SqlText(_ALL_OF + statement.source.text), names)
+        case syntax.Insert(kind=InsertKind.INTO):
+            return _is_values(statement)
+        case syntax.Insert(kind=InsertKind.REPLACE_WHERE | InsertKind.REPLACE_USING):
+            return not _names_target(statement.query.text, names)
         case _:
             return False
 

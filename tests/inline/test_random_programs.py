@@ -95,10 +95,61 @@ class Program:
             else:
                 self.store([row])
 
+    def merge(self) -> None:
+        """Every kind of clause; keys of the source are unique, one of them is NULL."""
+        k = self.random.randrange(20)
+        keys = [*self.random.sample(range(20), 4), None]
+        source = [{"id": key, "region": "eu", "n": self.random.randrange(9)} for key in keys]
+        self.model.execute("CREATE OR REPLACE TABLE s (id BIGINT, region VARCHAR, n INT)")
+        for row in source:
+            self.model.execute("INSERT INTO s VALUES ($id, $region, $n)", row)
+        matches = "FROM s WHERE s.id = t.id"
+        for statement in (
+            "CREATE OR REPLACE TABLE fresh AS SELECT * FROM s WHERE NOT EXISTS "
+            "(SELECT 1 FROM t WHERE s.id = t.id)",
+            f"UPDATE t SET n = -1 WHERE id < {k} AND NOT EXISTS (SELECT 1 {matches})",
+            f"DELETE FROM t WHERE EXISTS (SELECT 1 {matches} AND s.n % 2 = 0)",
+            "UPDATE t SET n = s.n + coalesce(t.n, 0) FROM s WHERE s.id = t.id",
+            "INSERT INTO t SELECT * FROM fresh",
+        ):
+            self.model.execute(statement)
+        merge = (
+            self.table.merge(source, on="target.id = source.id")
+            .when_matched("source.n % 2 = 0").delete()
+            .when_matched().update({"n": "source.n + coalesce(target.n, 0)"})
+            .when_not_matched().insert_all()
+            .when_not_matched_by_source(f"target.id < {k}").update({"n": "-1"})
+        )  # fmt: skip
+        merge.execute()
+
+    def replace(self) -> None:
+        condition, new = self.condition(), self.new_rows(2)
+        options = {"scope": "rows", "check": False}
+        self.table.replace_where(condition, new).with_options(**options).execute()
+        self.model.execute(f"DELETE FROM t WHERE {condition}")
+        self.store(new)
+
+    def replace_keys(self) -> None:
+        new = self.new_rows(2)
+        self.table.replace_using("id", new).execute()
+        for row in new:
+            self.model.execute("DELETE FROM t WHERE id IS NOT DISTINCT FROM $1", [row["id"]])
+        self.store(new)
+
+    def overwrite_partitions(self) -> None:
+        new = self.new_rows(2)
+        self.table.overwrite_partitions(new)
+        partitioned = self.table.iceberg.spec().fields
+        for row in new:
+            same = "region IS NOT DISTINCT FROM $1" if partitioned else "$1 IS NULL OR TRUE"
+            self.model.execute(f"DELETE FROM t WHERE {same}", [row["region"]])
+        self.store(new)
+
     def run(self, steps: int) -> None:
         kinds = [self.insert, self.insert, self.update, self.delete, self.flush, self.append]
-        for _ in range(steps):
-            step = self.random.choice([*kinds, self.upsert] if len(self.steps) % 4 else kinds)
+        both = [self.upsert, self.merge, self.replace, self.replace_keys, self.overwrite_partitions]
+        for number in range(steps):
+            step = self.random.choice(kinds if number % 3 == 0 else [*kinds, *both])
             self.steps.append(step.__name__)
             step()
             self.compare()

@@ -5,19 +5,31 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from icefloe.commands.context import Context, ExplainableCommand, Outcome, row_report
+import pyarrow as pa
+
+from icefloe.commands.context import (
+    Context,
+    ExplainableCommand,
+    NeedsFlushError,
+    Outcome,
+    row_report,
+)
+from icefloe.commands.inline_rows import with_inline_changes
 from icefloe.commands.merge.bind import BoundMerge, bind_merge
 from icefloe.commands.merge.files import MergeFiles, choose_merge_files
+from icefloe.commands.merge.inline import MergedInlineRows, merge_inline_rows
 from icefloe.commands.merge.join import choose_join, plan_merge
 from icefloe.commands.merge.label import MergeJoin
-from icefloe.commands.merge.rows import MergeRows
+from icefloe.commands.merge.rows import MergedRows, MergeRows
 from icefloe.commands.merge.source import pinned_source
 from icefloe.commands.plan import Plan, with_footers
 from icefloe.commit.conflicts import ConflictCheck, MatchedRows
+from icefloe.file_changes import FileChanges, InlineChanges
+from icefloe.inline.tier import Cut
 from icefloe.metadata.table_state import MetadataUpdates, TableState
 from icefloe.pruning.comparisons import UNKNOWN
 from icefloe.pruning.file_matcher import FileMatcher
-from icefloe.results import DmlResult
+from icefloe.results import DmlResult, RowCounts
 from icefloe.scan.scan import Scan
 from icefloe.schema.widen import merged_schema
 from icefloe.spark.errors import translate_spark_errors
@@ -33,6 +45,7 @@ class _MergePlan:
     files: MergeFiles
     joined: MergeJoin
     plan: Plan
+    cut: Cut | None = None  # the inline rows that the statement may change
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +70,11 @@ class MergeCommand(ExplainableCommand[_MergePlan]):
         state = updates.applied(state) if updates else state
         added = [field.name for field in state.schema.fields if field.name not in before]
         bound = bind_merge(statement, source, state, context.spark, context.resolve, added)
+        reads_other_rows = bound.has_subquery or statement.source_reads_target
+        if state.has_inline_tier and (updates or reads_other_rows):
+            raise NeedsFlushError
         files = choose_merge_files(bound, source, state, statement.options)
+        cut = context.tier.cut(state, files.matcher.row_condition)
         unpartitioned = state.metadata.spec().is_unpartitioned()
         join = choose_join(statement, files, context.spark, unpartitioned=unpartitioned)
         joined = MergeJoin(
@@ -69,7 +86,7 @@ class MergeCommand(ExplainableCommand[_MergePlan]):
             files.keys,
         )
         plan = plan_merge(statement, bound, state, files, join)
-        return _MergePlan(state, updates, bound, files, joined, plan)
+        return _MergePlan(state, updates, bound, files, joined, plan, cut)
 
     def explain(self, plan: _MergePlan) -> Plan:
         """The plan, with what the footers of files to rewrite say."""
@@ -80,17 +97,30 @@ class MergeCommand(ExplainableCommand[_MergePlan]):
 
     def work(self, plan: _MergePlan, statement_id: str) -> Outcome:
         """Join, give each row one action, write what the actions ask for."""
-        work = MergeRows(plan.joined, plan.files.plan, plan.plan.mode, statement_id)
-        merged = work.run()
+        inline = _merged_inline_rows(plan)
+        joined = plan.joined.except_inline(inline.source_rows)
+        if plan.files.plan.candidates or len(inline.source_rows) < plan.files.facts.rows:
+            merged = MergeRows(joined, plan.files.plan, plan.plan.mode, statement_id).run()
+        else:  # every source row matches an inline row
+            merged = MergedRows(FileChanges(), RowCounts(), (0,) * len(plan.bound.clauses))
         changes = replace(merged.changes, metadata_updates=plan.metadata_updates)
         report = row_report(plan.plan, changes, merged.counts)
-        report = replace(report, clauses=merged.clauses)
+        clauses = map(sum, zip(merged.clauses, inline.clauses, strict=True))
+        report = replace(report, clauses=tuple(clauses))
+        report, changes = with_inline_changes(report, changes, inline.changes)
         return Outcome(
             report,
             changes,
             _conflict_check(plan, self.statement),
             _spark_summary(plan.bound, report),
         )
+
+
+def _merged_inline_rows(plan: _MergePlan) -> MergedInlineRows:
+    if plan.cut is None or not len(plan.cut.rows):
+        no_rows = pa.array([], pa.int64())
+        return MergedInlineRows(InlineChanges(), (0,) * len(plan.bound.clauses), no_rows)
+    return merge_inline_rows(plan.joined, plan.cut)
 
 
 def _evolution(statement: MergeStatement, state: TableState) -> MetadataUpdates | None:

@@ -7,9 +7,10 @@ the clause that applies to it; its other columns are the row's new values.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
 from pyiceberg.types import (
     DateType,
     IntegerType,
@@ -31,6 +32,7 @@ from icefloe.scan.scan import Scan
 from icefloe.spark import columns
 from icefloe.spark.columns import quote, quote_path, quoted
 from icefloe.spark.errors import translate_spark_errors
+from icefloe.spark.frames import frame_of
 from icefloe.spark.session import reading_by_id
 from icefloe.statements import Duplicates, Then, When
 
@@ -38,6 +40,7 @@ UNCHANGED = -1  # the action of a matched row that no clause changes
 _MATCH = f"{columns.PREFIX}match"
 _RANK = f"{columns.PREFIX}rank"
 _SHARED = f"{columns.PREFIX}shared"
+_INLINE = f"{columns.PREFIX}inline"
 _MOST_RANGES = 8
 
 
@@ -51,6 +54,7 @@ class MergeJoin:
     join: Join
     duplicates: Duplicates
     keys: Sequence[KeyValues]  # ranges of the source's keys; filter the table's rows
+    matches_inline: bool = False  # the source has a column for rows that match an inline row
 
     def rows(self, names: Sequence[str]) -> DataFrame:
         """Changed and new rows: file, position, action and the new values of `names`."""
@@ -64,6 +68,42 @@ class MergeJoin:
             rows = self._named_target(self.scan.restrict_to(files).rows_at(positions))
             source = self.source.alias(self.bound.sides.source_alias)
             return not rows.join(source, self.bound.on, "left_semi").isEmpty()
+
+    def inline_rows(self, rows: DataFrame, names: Sequence[str]) -> DataFrame:
+        """Inline rows with the source rows that match them, and the action of each pair.
+
+        Rows that match nothing are there too if a clause may change them.
+        """
+        by_source = bool(self.bound.numbered(When.NOT_MATCHED_BY_SOURCE))
+        shape = JoinShape.LEFT if by_source else JoinShape.INNER
+        alone = replace(self, join=Join(shape, broadcast=True))
+        target = alone._named_target(rows)
+        source = self.source.alias(self.bound.sides.source_alias)
+        if by_source:
+            source = F.broadcast(source) if self.join.broadcast else source
+            joined = target.join(source, self.bound.on, "left")
+        else:
+            joined = F.broadcast(target).join(source, self.bound.on)
+        action = alone._action()
+        if self.duplicates is Duplicates.FIRST:  # the others still match: they are not inserted
+            joined = joined.withColumn(_RANK, _rank())
+            action = F.when(F.col(_RANK) == 1, action)
+        labelled = joined.withColumn(columns.ACTION, action)
+        return labelled.select(
+            columns.POS,
+            columns.SOURCE_ROW,
+            columns.ACTION,
+            *(alone._new_value(name).alias(name) for name in names),
+        )
+
+    def except_inline(self, source_rows: pa.Array) -> MergeJoin:
+        """The same join, where source rows with these numbers are not inserted."""
+        if not len(source_rows) or not self.bound.numbers(Then.INSERT):
+            return self
+        matched = pa.table({_INLINE: source_rows.cast(pa.int64())})
+        rows = F.broadcast(frame_of(self.source.sparkSession, matched))
+        same = F.col(columns.SOURCE_ROW) == F.col(_INLINE)
+        return replace(self, source=self.source.join(rows, same, "left"), matches_inline=True)
 
     def _labelled(self, names: Sequence[str]) -> DataFrame:
         labelled = self._joined().withColumn(columns.ACTION, self._action())
@@ -220,14 +260,13 @@ class MergeJoin:
         for number, clause in reversed(self.bound.numbered(when)):
             applies = F.lit(True) if clause.condition is None else clause.condition
             number_of = F.when(applies, F.lit(number)).otherwise(number_of)
+        if when is When.NOT_MATCHED and self.matches_inline:
+            return F.when(F.col(_INLINE).isNull(), number_of)
         return number_of
 
     def _first_only(self, joined: DataFrame) -> DataFrame:
         """Of several source rows that match one row of the table, the first."""
-        unmatched = F.when(F.col(columns.POS).isNull(), F.col(columns.SOURCE_ROW))
-        same = Window.partitionBy(columns.FILE, columns.POS, unmatched).orderBy(columns.SOURCE_ROW)
-        ranked = joined.withColumn(_RANK, F.row_number().over(same))
-        return ranked.filter(F.col(_RANK) == 1)
+        return joined.withColumn(_RANK, _rank()).filter(F.col(_RANK) == 1)
 
     def _new_value(self, name: str) -> Column:
         """The new value of a column; NULL in rows that are deleted."""
@@ -249,6 +288,13 @@ class MergeJoin:
         for number, value in values.items():
             new_value = F.when(F.col(columns.ACTION) == number, value).otherwise(new_value)
         return new_value
+
+
+def _rank() -> Column:
+    """The place of a source row among those that match the same row of the table."""
+    unmatched = F.when(F.col(columns.POS).isNull(), F.col(columns.SOURCE_ROW))
+    same = Window.partitionBy(columns.FILE, columns.POS, unmatched).orderBy(columns.SOURCE_ROW)
+    return F.row_number().over(same)
 
 
 def _fewer(intervals: Sequence[Interval]) -> list[Interval]:

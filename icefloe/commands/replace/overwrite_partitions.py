@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from icefloe.commands.context import Command, Context, Outcome
+from icefloe.commands.inline_rows import remove_inline_rows, with_inline_changes
 from icefloe.commands.replace.written_rows import (
     PartitionSet,
     PartitionSetMatcher,
@@ -30,6 +31,7 @@ from icefloe.commands.replace.written_rows import (
 )
 from icefloe.commands.write import NO_ROWS_READ
 from icefloe.file_changes import FileChanges, RemovePartitions
+from icefloe.inline.tier import Cut
 from icefloe.metadata.files import partition_key_of
 from icefloe.metadata.manifests import list_manifests
 from icefloe.metadata.table_state import TableState
@@ -50,6 +52,7 @@ OPERATION = WriteKind.OVERWRITE_PARTITIONS.value
 class _OverwritePlan:
     state: TableState
     has_older_specs: bool
+    cut: Cut | None  # the inline rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,32 +69,41 @@ class OverwritePartitionsCommand(Command[_OverwritePlan]):
 
     def plan(self, state: TableState, _resources: ExitStack) -> _OverwritePlan:
         """Metadata alone replaces partitions, unless the table has files of older specs."""
-        return _OverwritePlan(state, _has_older_specs(state))
+        return _OverwritePlan(state, _has_older_specs(state), self.context.tier.cut(state))
 
     def work(self, plan: _OverwritePlan, statement_id: str) -> Outcome:
         """Write the new rows, then remove what is in their partitions."""
         assert self.statement.rows is not None  # noqa: S101 - overwrite_partitions has rows
         written = write_data(plan.state, self.statement.rows, statement_id)
         if plan.has_older_specs and written.files:
-            return self._replace_rows(plan.state, written, statement_id)
-        return self._replace_files(plan.state, written)
+            return self._replace_rows(plan, written, statement_id)
+        return self._replace_files(plan, written)
 
-    def _replace_files(self, state: TableState, written: WrittenRows) -> Outcome:
+    def _replace_files(self, plan: _OverwritePlan, written: WrittenRows) -> Outcome:
         """Whatever the partitions hold when the commit lands is removed, file by file."""
+        state = plan.state
         keys = {partition_key_of(file.spec_id, file.partition) for file in written.files}
+        changes = FileChanges(added_data=written.files, removal=RemovePartitions(frozenset(keys)))
+        report = DmlResult(OPERATION, rows_inserted=written.rows)
+        if written.files:
+            choose = _in_partitions(self.context, state, _partitions_of(state, written))
+            inline = remove_inline_rows(self.context.spark, plan.cut, choose)
+            report, changes = with_inline_changes(report, changes, inline)
         return Outcome(
-            DmlResult(OPERATION, rows_inserted=written.rows),
-            FileChanges(added_data=written.files, removal=RemovePartitions(frozenset(keys))),
+            report,
+            changes,
             NO_ROWS_READ,
             count_removed=lambda removed: count_rows_of_files(
                 self.context.spark, state, removed.data, removed.deletes
             ),
         )
 
-    def _replace_rows(self, state: TableState, written: WrittenRows, statement_id: str) -> Outcome:
+    def _replace_rows(
+        self, plan: _OverwritePlan, written: WrittenRows, statement_id: str
+    ) -> Outcome:
         """Rows of older specs are deleted one by one where a file holds others too."""
-        spec = state.metadata.spec()
-        partitions = PartitionSet.of(spec, written.files, range(len(spec.fields)))
+        state = plan.state
+        partitions = _partitions_of(state, written)
         lowered = lowered_partitions(state, partitions, time_zone(self.context.spark))
         files = without_other_partitions(plan_files(state, lowered), partitions, covered=True)
         replaced = ReplacedRows(
@@ -101,8 +113,15 @@ class OverwritePartitionsCommand(Command[_OverwritePlan]):
             matcher=PartitionSetMatcher(lowered, state.schema, state.metadata.specs(), partitions),
             choose=_in_partitions(self.context, state, partitions),
             summary={},
+            cut=plan.cut,
         )
         return replace_rows(self.context, replaced, written, self.options, statement_id)
+
+
+def _partitions_of(state: TableState, written: WrittenRows) -> PartitionSet:
+    """The partitions of the current spec that the new rows are in."""
+    spec = state.metadata.spec()
+    return PartitionSet.of(spec, written.files, range(len(spec.fields)))
 
 
 def _has_older_specs(state: TableState) -> bool:

@@ -38,6 +38,7 @@ from icefloe.commands.replace.written_rows import (
 from icefloe.commands.write import NO_ROWS_READ
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.file_changes import FileChanges
+from icefloe.inline.tier import Cut
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate, plan_files
@@ -70,6 +71,7 @@ class _UsingPlan:
     state: TableState
     fields: list[NestedField]
     rows: DataFrame
+    cut: Cut | None  # the inline rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ class ReplaceUsingCommand(ExplainableCommand[_UsingPlan]):
     def plan(self, state: TableState, _resources: ExitStack) -> _UsingPlan:
         """Bind the key columns and fit the new rows; files are chosen once these are written."""
         fields = _key_fields(self.statement, state)
-        return _UsingPlan(state, fields, fit_rows(self.statement.rows, state, self.context.spark))
+        rows = fit_rows(self.statement.rows, state, self.context.spark)
+        return _UsingPlan(state, fields, rows, self.context.tier.cut(state))
 
     def explain(self, plan: _UsingPlan) -> Plan:
         """What is known before the new rows are: every file may hold rows with their keys."""
@@ -116,6 +119,7 @@ class ReplaceUsingCommand(ExplainableCommand[_UsingPlan]):
             ),
             choose=_with_keys_of(self.context, state, plan.fields, written.files),
             summary={COLUMNS_KEY: ", ".join(field.name for field in plan.fields)},
+            cut=plan.cut,
         )
         return replace_rows(self.context, replaced, written, self.options, statement_id)
 

@@ -13,7 +13,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from icefloe.commands.bind import Bound, bind_statement
-from icefloe.commands.context import Context, ExplainableCommand, Outcome, row_report
+from icefloe.commands.context import (
+    Context,
+    ExplainableCommand,
+    NeedsFlushError,
+    Outcome,
+    row_report,
+)
+from icefloe.commands.inline_rows import remove_inline_rows, with_inline_changes
 from icefloe.commands.input_rows import fit_rows
 from icefloe.commands.plan import FileAction, Plan, PlannedFile, plan_statement, with_footers
 from icefloe.commands.replace.partition_match import (
@@ -33,6 +40,7 @@ from icefloe.commit.conflicts import ConflictCheck
 from icefloe.deletes.dangling import dangling_deletes
 from icefloe.errors import InvalidPredicateError, ParseError
 from icefloe.file_changes import FileChanges, RemoveFiles
+from icefloe.inline.tier import Cut
 from icefloe.metadata.files import PartitionKey
 from icefloe.metadata.manifests import schema_for_spec
 from icefloe.metadata.table_state import TableState
@@ -100,6 +108,21 @@ class _ReplaceWhere:
         matcher = FileMatcher(predicate, state.schema, state.metadata.specs())
         return ConflictCheck(isolation, matcher, reads_other_rows)
 
+    def _with_inline_rows(
+        self,
+        cut: Cut | None,
+        state: TableState,
+        conditions: Sequence[Column],
+        report: DmlResult,
+        changes: FileChanges,
+    ) -> tuple[DmlResult, FileChanges]:
+        """Also remove the inline rows that one of the predicates is true for."""
+        condition = reduce(lambda a, b: a | b, conditions)
+        inline = remove_inline_rows(
+            self.context.spark, cut, lambda rows: rows.alias(state.alias).filter(condition)
+        )
+        return with_inline_changes(report, changes, inline)
+
     def _summary(self, started: float) -> dict[str, str]:
         return {
             PREDICATE_KEY: self.statement.text,
@@ -142,6 +165,7 @@ class _PartitionsPlan:
     state: TableState
     frames: list[DataFrame]
     partitions: PartitionPlan
+    cut: Cut | None  # the inline rows that may be replaced
     started: float
 
 
@@ -154,7 +178,8 @@ class ReplacePartitionsCommand(_ReplaceWhere, ExplainableCommand[_PartitionsPlan
         started = time.monotonic()
         zone = time_zone(self.context.spark)
         planned = plan_partitions(state, bind_predicates(self.statement, state, zone))
-        return _PartitionsPlan(state, self._fitted(state), planned, started)
+        cut = self.context.tier.cut(state, planned.lowered.inclusive)
+        return _PartitionsPlan(state, self._fitted(state), planned, cut, started)
 
     def explain(self, plan: _PartitionsPlan) -> Plan:
         """The plan for people."""
@@ -175,6 +200,7 @@ class ReplacePartitionsCommand(_ReplaceWhere, ExplainableCommand[_PartitionsPlan
             rows_deleted=count_live_rows(scan),
             files_skipped=partitions.files_kept,
         )
+        report, changes = self._with_inline_rows(plan.cut, state, conditions, report, changes)
         check = self._conflict_check(state, partitions.lowered, reads_other_rows=False)
         return Outcome(report, changes, check, self._summary(plan.started))
 
@@ -317,6 +343,7 @@ class _RowsPlan:
     reads_other_rows: bool
     files: FilePlan
     plan: Plan
+    cut: Cut | None  # the inline rows that may be replaced
     started: float
 
 
@@ -333,7 +360,10 @@ class ReplaceRowsCommand(_ReplaceWhere, ExplainableCommand[_RowsPlan]):
         ]
         bound = [_bind(delete, self.context, state) for delete in deletes]
         has_subquery = any(b.has_subquery for b in bound)
+        if has_subquery and state.has_inline_tier:
+            raise NeedsFlushError
         lowered = any_of([b.lowered for b in bound])
+        cut = self.context.tier.cut(state, lowered.inclusive)
         files = plan_files(state, lowered)
         plan = plan_statement(deletes[0], state, files, assigned=(), has_subquery=has_subquery)
         return _RowsPlan(
@@ -344,6 +374,7 @@ class ReplaceRowsCommand(_ReplaceWhere, ExplainableCommand[_RowsPlan]):
             has_subquery,
             files,
             as_replace(plan, self.statement),
+            cut,
             started,
         )
 
@@ -370,6 +401,9 @@ class ReplaceRowsCommand(_ReplaceWhere, ExplainableCommand[_RowsPlan]):
             plan.state, plan.lowered, reads_other_rows=plan.reads_other_rows
         )
         report = row_report(plan.plan, changes, counts)
+        report, changes = self._with_inline_rows(
+            plan.cut, plan.state, plan.conditions, report, changes
+        )
         return Outcome(report, changes, check, self._summary(plan.started))
 
 

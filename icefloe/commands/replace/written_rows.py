@@ -20,10 +20,12 @@ from pyiceberg.types import PrimitiveType
 from pyspark.sql import DataFrame
 
 from icefloe.commands.context import Context, Outcome, row_report
+from icefloe.commands.inline_rows import remove_inline_rows, with_inline_changes
 from icefloe.commands.plan import Plan, plan_statement
 from icefloe.commands.replace.partition_match import NULL, values_of
 from icefloe.commands.row_changes import RowChange, change_rows
 from icefloe.commit.conflicts import ConflictCheck
+from icefloe.inline.tier import Cut
 from icefloe.metadata.files import partition_key_of
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate, FilePlan, SkippedFile
@@ -58,6 +60,7 @@ class ReplacedRows:
     matcher: FileMatcher
     choose: Callable[[DataFrame], DataFrame]
     summary: dict[str, str]
+    cut: Cut | None  # the inline rows
 
 
 def plan_removal(
@@ -85,8 +88,10 @@ def replace_rows(
     )
     changes = replace(changes, added_data=(*changes.added_data, *written.files))
     counts += RowCounts(rows_inserted=written.rows)
+    inline = remove_inline_rows(context.spark, removal.cut, removal.choose)
+    report, changes = with_inline_changes(row_report(plan, changes, counts), changes, inline)
     return Outcome(
-        row_report(plan, changes, counts),
+        report,
         changes,
         ConflictCheck(plan.isolation, removal.matcher),
         removal.summary,
