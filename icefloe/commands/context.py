@@ -16,7 +16,7 @@ from icefloe.commands.plan import Plan
 from icefloe.commit.conflicts import ConflictCheck
 from icefloe.commit.snapshot import RemovedFiles
 from icefloe.file_changes import FileChanges
-from icefloe.inline.tier import InlineTier
+from icefloe.inline.tier import Cut, InlineTier
 from icefloe.metadata.table_state import TableState
 from icefloe.results import DmlResult, RowCounts
 from icefloe.settings import UpdateMode
@@ -128,11 +128,23 @@ class Command(ABC, Generic[P]):
         """Log what the statement did, beyond its result."""
 
 
-class ExplainableCommand(Command[P]):
+class ReadsInlineRows(Protocol):
+    """The plan of a statement that reads inline rows."""
+
+    @property
+    def cut(self) -> Cut | None:
+        """The inline rows that the statement may change; None if there is no tier."""
+        ...
+
+
+E = TypeVar("E", bound=ReadsInlineRows)
+
+
+class ExplainableCommand(Command[E]):
     """A statement that can say beforehand what it would do."""
 
     @abstractmethod
-    def explain(self, plan: P) -> Plan:
+    def explain(self, plan: E) -> Plan:
         """The plan for people."""
 
 

@@ -35,6 +35,19 @@ class FileAction(StrEnum):
     DECIDE = "rewrite or write deletes, by the fraction of rows that changes"
 
 
+@dataclass(frozen=True, slots=True)
+class InlinePlan:
+    """What happens to inline rows."""
+
+    rows: int
+    matches: int | None  # rows that may change; None: all are flushed first
+
+    def __str__(self) -> str:
+        if self.matches is None:
+            return f"{self.rows} rows, which are flushed first: the statement reads the table twice"
+        return f"{self.rows} rows, of which {self.matches} may match: these change in place"
+
+
 @masked_repr
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
@@ -80,6 +93,7 @@ class Plan:
     dpp_applied: bool = False
     dpp_partition_count: int = 0
     source_rows: int | None = None
+    inline: InlinePlan | None = None  # of a table with an inline tier
 
     @property
     def files_scanned(self) -> int:
@@ -134,7 +148,7 @@ def plan_rows(
         manifests_read=files.manifests_read,
         manifests_skipped=files.manifests_skipped,
         estimated_bytes_read=sum(f.bytes for f in planned if f.action is not FileAction.DROP),
-        estimated_bytes_written=_bytes_written(planned),
+        estimated_bytes_written=_bytes_written(planned, has_new_versions=bool(assigned)),
         reasons=(f"mode {mode.value}: {source}", f"isolation {isolation.value}"),
     )
 
@@ -204,10 +218,12 @@ def _mode_source(state: TableState, kind: UpdateKind) -> str:
     return f"table property {key}" if key in state.metadata.properties else "default"
 
 
-def _bytes_written(files: Sequence[PlannedFile]) -> int:
-    """An upper limit: every candidate is rewritten; delete files are small."""
-    rewritten = (FileAction.REWRITE, FileAction.DECIDE)
-    return sum(file.bytes for file in files if file.action in rewritten)
+def _bytes_written(files: Sequence[PlannedFile], *, has_new_versions: bool) -> int:
+    """An upper limit: every row changes, or every candidate is rewritten; deletes are small."""
+    written = {FileAction.REWRITE, FileAction.DECIDE}
+    if has_new_versions:
+        written.add(FileAction.DELETES)
+    return sum(file.bytes for file in files if file.action in written)
 
 
 def _lines(plan: Plan) -> list[str]:
@@ -220,6 +236,7 @@ def _lines(plan: Plan) -> list[str]:
         *(f"  {reason}" for reason in plan.reasons),
         f"  files  {len(plan.files)} candidates, {plan.files_skipped} skipped "
         f"({plan.manifests_read} manifests read, {plan.manifests_skipped} skipped)",
+        *([] if plan.inline is None else [f"  inline {plan.inline}"]),
     ]
     lines += [
         f"    {f.action.value}: {f.path} ({f.rows} rows): {f.reason}" for f in plan.files[:20]

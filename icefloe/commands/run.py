@@ -21,12 +21,13 @@ from icefloe.commands.context import (
     ExplainableCommand,
     NeedsFlushError,
     Outcome,
+    ReadsInlineRows,
 )
 from icefloe.commands.flush import FLUSH, FlushCommand
 from icefloe.commands.inline_rows import InlineInsert, set_inline_store
 from icefloe.commands.input_rows import fit_few_rows, fit_new_rows
 from icefloe.commands.merge.command import MergeCommand
-from icefloe.commands.plan import Plan
+from icefloe.commands.plan import InlinePlan, Plan
 from icefloe.commands.replace.overwrite_partitions import OverwritePartitionsCommand
 from icefloe.commands.replace.using import ReplaceUsingCommand
 from icefloe.commands.replace.where import replace_where_command
@@ -119,11 +120,20 @@ def explain(statement: ExplainableStatement, context: Context) -> Plan:
         state = replace(state, files_only=state.files_only or files_only)
         try:
             with ExitStack() as resources:
-                return command.explain(command.plan(state, resources))
+                plan = command.plan(state, resources)
+                return replace(command.explain(plan), inline=_inline_plan(plan, state, context))
         except NeedsFlushError:
             files_only = True
         except PointerMovedError:
             log.debug("%s was committed to while it was read; reading it again", state.name)
+
+
+def _inline_plan(plan: ReadsInlineRows, state: TableState, context: Context) -> InlinePlan | None:
+    facts = context.tier.facts(replace(state, files_only=False))
+    if facts is None or not facts.rows:
+        return None
+    matches = 0 if plan.cut is None else len(plan.cut.rows)
+    return InlinePlan(facts.rows, None if state.files_only else matches)
 
 
 def run_command(command: Command[P], context: Context) -> DmlResult:

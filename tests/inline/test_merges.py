@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from icefloe import Lake, Table
+from icefloe.commands.plan import InlinePlan
 from icefloe.errors import CardinalityError, ConflictError
 from support.races import once_before_publish
 from support.tables import row, rows, snapshots
@@ -203,3 +204,20 @@ def test_sql_merges_and_replaces_inline_rows_where_they_are(lake: Lake):
     replaced = lake.sql("INSERT INTO t REPLACE WHERE id = 3 SELECT 3L, 'eu', 8")
     assert (replaced.rows_deleted, inline_ids(table)) == (1, [2, 4])
     assert rows(table) == [(1, "us", 0), (2, "us", 7), (3, "eu", 8), (4, "us", 0)]
+
+
+def test_explain_tells_what_happens_to_inline_rows(lake: Lake, inline_of):
+    table = inline_of([row(1), row(2)], [row(3), row(4), row(None)])
+    assert "inline 3 rows, of which 1 may match" in str(table.delete().where("id = 3").explain())
+    merge = table.upsert([row(3), row(4), row(9)], ["id"]).explain()
+    assert merge.inline is not None
+    assert (merge.inline.rows, merge.inline.matches) == (3, 2)
+    using = table.replace_using("id", [row(3)]).explain()
+    assert using.inline == InlinePlan(3, 3)
+    twice = table.update().set("n", "1").where("id = (SELECT max(id) FROM t0)").explain()
+    assert "3 rows, which are flushed first" in str(twice)
+    assert inline_ids(table) == [None, 3, 4]
+    table.flush()
+    assert table.delete().where("id = 3").explain().inline is None
+    update = table.update().set("n", "1").where("id = 1").with_options(mode="merge-on-read")
+    assert update.explain().estimated_bytes_written > 0
