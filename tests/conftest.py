@@ -41,8 +41,8 @@ def left_to_test_all(name: str, variants: list[pytest.Item]) -> list[pytest.Item
 
     `make test` runs every third case of a list, and of the combinations of several parameters
     (modes, layouts, times of the other writer, cases) one. Which one depends on the test's name, so
-    that every mode and layout has its share of the tests. Tests with the mark `core` are run in two
-    combinations that differ as much as possible, those with `every_variant` in all of them.
+    that every mode and layout has its share of the tests. Tests with the mark `every_variant` are
+    run in all of them.
     """
     quick = [item for item in variants if item.get_closest_marker("slow") is None]
     if len(quick) < 2 or quick[0].get_closest_marker("every_variant"):
@@ -53,13 +53,7 @@ def left_to_test_all(name: str, variants: list[pytest.Item]) -> list[pytest.Item
     number = zlib.crc32(name.encode())
     if len(dimensions) == 1 and len(quick) > 3:
         return [item for i, item in enumerate(quick) if i % 3 != number % 3]
-    kept = {number % len(quick)}
-    if quick[0].get_closest_marker("core"):
-        first = indexes[number % len(quick)]
-        kept.add(
-            max(range(len(quick)), key=lambda i: sum(indexes[i][p] != first[p] for p in first))
-        )
-    return [item for i, item in enumerate(quick) if i not in kept]
+    return [item for i, item in enumerate(quick) if i != number % len(quick)]
 
 
 @pytest.fixture(scope="session")

@@ -42,6 +42,7 @@ def test_examples_run_as_written(page, spark, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_change_feed_example_applies_each_event_once(spark, tmp_path, capsys):
     module = importlib.util.spec_from_file_location("cdc", ROOT / "examples" / "cdc.py")
     assert module is not None

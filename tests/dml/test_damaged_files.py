@@ -117,6 +117,7 @@ def chunk_of(path: Path, column: str) -> tuple[int, int]:
     return chunk.dictionary_page_offset or chunk.data_page_offset, chunk.total_compressed_size
 
 
+@pytest.mark.slow
 def test_a_data_file_that_was_cut(table):
     refused(table, cut(data_file(table)))
 

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from support.tables import data_files, delete_files, rows, snapshots, stored_files, summary
 
-pytestmark = [pytest.mark.requirement("T28"), pytest.mark.core]
+pytestmark = pytest.mark.requirement("T28")
 
 SCHEMA = "id BIGINT, region STRING, name STRING, value DOUBLE"
 ROWS = [

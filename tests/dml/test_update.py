@@ -14,8 +14,6 @@ from icefloe.metadata.files import LiveFile
 from icefloe.storage.files import locate
 from support.tables import by_id, data_files, delete_files, rows, snapshots, summary
 
-pytestmark = pytest.mark.core
-
 SCHEMA = "id BIGINT, region STRING, name STRING, value INT"
 ROWS = [
     {"id": 1, "region": "us", "name": "a", "value": 10},
@@ -240,6 +238,7 @@ def test_computed_values(table_of, mode, partition_by):
     assert [row[3] for row in rows(table)] == [10, 120, 130]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("U23")
 def test_target_file_size_bounds_new_files(table_of, mode, partition_by):
     table = table_of(

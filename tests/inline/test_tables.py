@@ -219,7 +219,6 @@ def test_a_condition_is_judged_in_the_database_where_it_can_be(inline_of, monkey
 # Changes
 
 
-@pytest.mark.core
 @pytest.mark.requirement("L17", "L21", "L23", "L24", "L25")
 def test_changes_of_inline_rows_alone_make_no_snapshot(inline_of, mode, partition_by):
     table = inline_of(
@@ -235,7 +234,6 @@ def test_changes_of_inline_rows_alone_make_no_snapshot(inline_of, mode, partitio
     assert table.delete().where("id = 77").execute().total_affected == 0
 
 
-@pytest.mark.core
 @pytest.mark.requirement("L18")
 @pytest.mark.parametrize("how", ["copy-on-write", "merge-on-read", "auto"])
 def test_changes_of_both_tiers_are_one_snapshot(inline_of, how, partition_by):
@@ -259,7 +257,6 @@ def test_statements_that_read_the_table_twice_flush_first(inline_of, mode):
     assert inline_rows(table) == 0
 
 
-@pytest.mark.core
 def test_merge_matches_rows_of_both_tiers(inline_of, mode, partition_by):
     table = inline_of(
         [row(1), row(2)], [row(3), row(4, "eu"), row(None)], mode=mode, partition_by=partition_by
@@ -310,7 +307,6 @@ def test_overwrite_and_truncate_remove_inline_rows(inline_of):
 # Flush
 
 
-@pytest.mark.core
 @pytest.mark.requirement("X06")
 def test_flush_moves_rows_to_files_that_other_engines_read(inline_of, partition_by):
     table = inline_of(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from icefloe import Table
-from support.foreign_readers import READERS, disagreements, icefloe_rows, two_in_turn
+from support.foreign_readers import READERS, disagreements, icefloe_rows, one_in_turn
 
 SCHEMA = """
     id BIGINT NOT NULL, n INT, m INT, region STRING, price DOUBLE, cost DECIMAL(12, 2), day DATE,
@@ -220,7 +220,7 @@ def later(*ids: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("mode", "kind", "in_turn"),
     [
-        pytest.param("merge-on-read", KINDS[-1], True, id="two engines in turn"),
+        pytest.param("merge-on-read", KINDS[-1], True, id="one engine in turn"),
         *(
             pytest.param(mode, kind, False, id=f"{mode}-{kind.name}", marks=pytest.mark.slow)
             for mode in ("merge-on-read", "copy-on-write")
@@ -238,7 +238,7 @@ def test_five_engines_read_the_same_rows_after_each_statement(
     for turn, case in enumerate(STATEMENTS):
         case.apply(table, kind)
         expected = icefloe_rows(table)
-        readers = two_in_turn(turn) if in_turn else READERS
+        readers = one_in_turn(turn) if in_turn else READERS
         assert disagreements(table, expected, readers) == {}, case.name
         assert case.left in (None, len(expected)), case.name
     assert disagreements(table) == {}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from icefloe import Table
-from support.foreign_readers import READERS, disagreements, icefloe_rows, two_in_turn
+from support.foreign_readers import READERS, disagreements, icefloe_rows, one_in_turn
 from support.merge_sequence import LAYOUTS, MERGES, SCHEMA, Layout
 
 
@@ -15,7 +15,7 @@ from support.merge_sequence import LAYOUTS, MERGES, SCHEMA, Layout
     ("mode", "layout", "in_turn"),
     [
         pytest.param(
-            "merge-on-read", LAYOUTS[-1], True, id="two engines in turn", marks=pytest.mark.slow
+            "merge-on-read", LAYOUTS[-1], True, id="one engine in turn", marks=pytest.mark.slow
         ),
         *(
             pytest.param(mode, layout, False, id=f"{mode}-{layout.name}", marks=pytest.mark.slow)
@@ -42,6 +42,6 @@ def test_five_engines_read_the_same_rows_after_each_merge(
         left += result.rows_inserted - result.rows_deleted
         expected = icefloe_rows(table)
         assert len(expected) == left, merge.name
-        readers = two_in_turn(turn) if in_turn else READERS
+        readers = one_in_turn(turn) if in_turn else READERS
         assert disagreements(table, expected, readers) == {}, merge.name
     assert disagreements(table) == {}

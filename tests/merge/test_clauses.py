@@ -12,8 +12,6 @@ from support.merge_rows import SCHEMA, row, triples
 from support.tables import data_files, delete_files, rows, snapshots, summary
 from support.unreferenced_files import leftovers
 
-pytestmark = pytest.mark.core
-
 TARGET = [row(1, "us", 10), row(2, "eu", 20), row(4, None, None), row(5, "us", 50)]
 
 
