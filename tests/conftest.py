@@ -19,8 +19,8 @@ from support.postgresql import running_server
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["TZ"] = "UTC"
 # Short queries, in this JVM and in those of programs that tests start: compiling them well costs
-# more than it saves.
-os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# more than it saves. Most objects die young: a large young generation saves collections.
+os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:NewRatio=1"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -66,7 +66,10 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
-        .config("spark.driver.memory", "2g")
+        .config("spark.driver.memory", "3g")
+        # What Spark keeps of finished jobs and queries fills the heap.
+        .config("spark.ui.retainedTasks", "1000")
+        .config("spark.sql.ui.retainedExecutions", "5")
         .config("spark.driver.bindAddress", "127.0.0.1")
         # As in sessions that icefloe starts: PySpark does not look at the stack for every column.
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
