@@ -59,6 +59,8 @@ class InlineChanges:
     # Not changed, but the statement relies on them: they must be as they were read.
     relied_on: tuple[RowVersion, ...] = ()
     everything: bool = False  # `removed` are all rows that there were at the head
+    # Catalogs in another database: `removed` are all rows of changes up to this one.
+    through: int | None = None
 
     @property
     def is_empty(self) -> bool:

@@ -74,14 +74,12 @@ def connect(
     `catalog` is a PyIceberg catalog or the name of one in PyIceberg's configuration. Other
     `properties` (`uri=`, `type=`, …) are passed to `pyiceberg.catalog.load_catalog`.
 
+    `inline_uri` is the database of inline rows (`sqlite:///…` or `postgresql://…`) for catalogs
+    that are not in one, such as REST, Glue and Hive. All clients of such a catalog name the same.
+
     >>> lake = icefloe.connect("lake")  # doctest: +SKIP
     """
-    if inline_uri is not None:
-        raise StatementError(
-            "inline_uri= is not supported: inline rows are kept in the database of a SQL catalog. "
-            "Connect without it."
-        )
-    lake = Lake(open_catalog(warehouse, catalog, properties), spark)
+    lake = Lake(open_catalog(warehouse, catalog, properties), spark, inline_uri)
     _ = lake.spark  # fail or start now, not at the first statement
     _opened[:] = [*(earlier for earlier in _opened if earlier() is not None), ref(lake)]
     return lake
@@ -102,11 +100,13 @@ class Lake:
     left running.
     """
 
-    def __init__(self, catalog: Catalog, spark: SparkSession | None = None) -> None:
+    def __init__(
+        self, catalog: Catalog, spark: SparkSession | None = None, inline_uri: str | None = None
+    ) -> None:
         register(catalog.properties)
         self._catalog = catalog
+        self._tier = InlineTier(catalog, inline_uri)
         self._spark = None if spark is None else session_of(spark)
-        self._tier = InlineTier(catalog)
         self._flusher = BackgroundFlush(self._tier)
         # Called when a statement has written its files and is about to publish them. Tests let
         # another writer commit here.

@@ -19,6 +19,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 INLINE = "icefloe.inline.enabled"
 INLINE_STORE = "icefloe.inline.store"  # written by icefloe: the id of the database
+# Written by icefloe where catalog and inline rows are in different databases: inline rows of
+# changes up to this one are in files.
+INLINE_FLUSHED = "icefloe.inline.flushed-through"
 
 _PROPERTY = "table property"  # the key in a field's metadata
 _INT, _LONG = 2**31 - 1, 2**63 - 1  # Java's types, as which other engines read the properties
@@ -394,14 +397,20 @@ def properties_to_store(properties: Mapping[str, object]) -> dict[str, str]:
     """Validate properties: as text, with modes in Iceberg's spelling."""
     texts = {name: _text(value) for name, value in properties.items()}
     Settings.of(texts)
-    if INLINE_STORE in texts:
-        raise StatementError(f"Table property {INLINE_STORE!r} is set by icefloe alone.")
+    for name in (INLINE_STORE, INLINE_FLUSHED):
+        if name in texts:
+            raise StatementError(f"Table property {name!r} is set by icefloe alone.")
     for name, text in texts.items():
         if name in MODE_PROPERTIES:
             texts[name] = _MODE.read(name, text).value
         elif name.startswith(_METRICS_NAMES):
             _METRICS.read(name, text)
     return texts
+
+
+def flushed_through(properties: Mapping[str, str]) -> int:
+    """The last change whose inline rows are in files, by the table's properties; 0 if none is."""
+    return _integer(0).read(INLINE_FLUSHED, properties.get(INLINE_FLUSHED, "0"))
 
 
 def _text(value: object) -> str:

@@ -17,7 +17,6 @@ from icefloe.commands.context import Context
 from icefloe.commands.run import flush
 from icefloe.errors import IcefloeError
 from icefloe.inline.bookkeeping import acquire_lease, release_lease
-from icefloe.inline.rows import age_of_oldest, count_rows
 from icefloe.inline.tier import InlineTier
 from icefloe.metadata.table_state import MAIN, TableState
 
@@ -45,7 +44,7 @@ class BackgroundFlush:
     def make_room(self, state: TableState, context: OpenContext) -> None:
         """Flush now, and raise what that raises, if a table has far too many inline rows."""
         most = BACK_PRESSURE * state.settings.inline_row_limit
-        if self._spans.get(state.name, 0) >= most and self._count(state) >= most:
+        if self._spans.get(state.name, 0) >= most and self._tier.count(state) >= most:
             flush(context())
             self._spans.pop(state.name, None)
 
@@ -57,7 +56,7 @@ class BackgroundFlush:
         if rows:
             self._spans[state.name] = rows
         try:
-            is_due = rows >= state.settings.inline_row_limit or self._is_old(state)
+            is_due = rows >= state.settings.inline_row_limit or self._tier.has_old_rows(state)
         except IcefloeError as error:
             log.warning("The age of the inline rows of %s is unknown: %s", state.name, error)
             return
@@ -103,28 +102,14 @@ class BackgroundFlush:
     def _flush_if_due(self, context: Context) -> None:
         """Flush whole multiples of the row limit, or everything if the oldest row is too old."""
         state = context.read_state(MAIN)
-        limit, count = state.settings.inline_row_limit, self._count(state)
-        rows = count if self._is_old(state) else count // limit * limit
+        limit, count = state.settings.inline_row_limit, self._tier.count(state)
+        rows = count if self._tier.has_old_rows(state) else count // limit * limit
         if not rows or not self._lease(state):
             return
         try:
             flush(context, rows)
         finally:
             self._release(state)
-
-    def _count(self, state: TableState) -> int:
-        with self._tier.store.reading() as connection:
-            table = self._tier.find(connection, state)
-            return 0 if table is None else count_rows(connection, table)
-
-    def _is_old(self, state: TableState) -> bool:
-        limit = state.settings.inline_max_age_ms
-        if limit is None:
-            return False
-        with self._tier.store.reading() as connection:
-            table = self._tier.find(connection, state)
-            age = None if table is None else age_of_oldest(connection, table)
-        return age is not None and age > limit
 
     def _lease(self, state: TableState) -> bool:
         """Whether no other process flushes the table; two would only waste work."""

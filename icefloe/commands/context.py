@@ -59,7 +59,10 @@ class Context:
 
 
 class NeedsFlushError(Exception):
-    """A statement cannot change inline rows where they are, as it reads the table twice."""
+    """A statement cannot change inline rows where they are.
+
+    It reads the table twice, or also changes rows in files while the catalog has another database.
+    """
 
 
 class Tables(Protocol):

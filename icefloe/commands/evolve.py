@@ -64,8 +64,8 @@ def _inline_store(context: Context, state: TableState) -> str:
     if state.metadata.properties.get(INLINE_STORE, store) != store:
         raise UnsupportedTableError(
             f"Inline rows of {state.name} are in another database, the inline store "
-            f"{state.metadata.properties[INLINE_STORE]}. Flush them through the catalog that wrote "
-            "them first."
+            f"{state.metadata.properties[INLINE_STORE]}. Flush them first, through the catalog or "
+            "the inline_uri= that they were written with."
         )
     return store
 

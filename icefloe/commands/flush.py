@@ -2,15 +2,15 @@
 
 The rows are written by the driver with PyArrow. Their data files, and the removal of exactly the
 versions that were written, are published in one database transaction, so that every reader sees
-each row once. A row that another writer changed while the files were written makes the flush start
-again.
+each row once; for a catalog in another database see `inline.intents`. A row that another writer
+changed while the files were written makes the flush start again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pyiceberg.table.update import SetPropertiesUpdate
 
@@ -50,22 +50,19 @@ class FlushCommand(Command[_FlushPlan]):
 
     def plan(self, state: TableState, _resources: ExitStack) -> _FlushPlan:
         """Read the rows."""
-        cut = self.context.tier.cut(state)
-        if cut is not None and self.rows is not None:
-            cut = replace(cut, rows=cut.rows.first(self.rows))
-        return _FlushPlan(state, cut)
+        return _FlushPlan(state, self.context.tier.cut_to_flush(state, self.rows))
 
     def work(self, plan: _FlushPlan, statement_id: str) -> Outcome:
         """Write the rows under the table's current partitioning and sort order."""
         written, changes = WrittenRows(), FileChanges()
         if plan.cut is not None and len(plan.cut.rows):
             written = self._write(plan.state, plan.cut, statement_id)
-            removed = tuple(plan.cut.rows.versions)
+            removed = InlineChanges(tuple(plan.cut.rows.versions), through=plan.cut.through)
             updates = None
             if self.properties:
                 updates = MetadataUpdates((SetPropertiesUpdate(updates=dict(self.properties)),))
             changes = FileChanges(
-                added_data=written.files, inline=InlineChanges(removed), metadata_updates=updates
+                added_data=written.files, inline=removed, metadata_updates=updates
             )
         return Outcome(DmlResult(FLUSH, rows_copied=written.rows), changes, NO_ROWS_READ)
 

@@ -11,6 +11,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from icefloe.commands.bind import Bound
+from icefloe.commands.context import NeedsFlushError
 from icefloe.commands.input_rows import as_schema
 from icefloe.commands.scan import inline_frame
 from icefloe.commit.catalog import load_table
@@ -21,8 +22,8 @@ from icefloe.inline.bookkeeping import claim_key, find_seq
 from icefloe.inline.encode import encode_rows
 from icefloe.inline.layout import InlineTable, Value, inline_columns
 from icefloe.inline.rows import insert_rows, row_span
-from icefloe.inline.store import ChangeStamp, StoreConnection, next_stamp
-from icefloe.inline.tables import add_missing_columns, pointer, register_table
+from icefloe.inline.store import ChangeStamp, StoreConnection
+from icefloe.inline.tables import add_missing_columns, register_table
 from icefloe.inline.tier import Cut, InlineTier, PointerMovedError
 from icefloe.metadata.table_state import TableState
 from icefloe.results import INLINE_MODE, DmlResult
@@ -52,7 +53,7 @@ def set_inline_store(catalog: Catalog, tier: InlineTier, state: TableState) -> N
 
 @dataclass(frozen=True, slots=True)
 class InlineInsert:
-    """Rows that fit a table, for one transaction in its catalog's database."""
+    """Rows that fit a table, for one transaction in the database of its inline rows."""
 
     tier: InlineTier
     state: TableState
@@ -75,7 +76,7 @@ class InlineInsert:
         try:
             with self.tier.store.writing() as connection:
                 table = self._table(connection)
-                stamp = next_stamp(connection)
+                stamp = self.tier.stamp(connection, self.state, table)
                 if self.key is not None:
                     taken = claim_key(connection, table, self.key, result.as_json(), stamp)
                     if taken is not None:
@@ -88,15 +89,21 @@ class InlineInsert:
         return result, span
 
     def _table(self, connection: StoreConnection) -> InlineTable:
-        """The table in the store, if the rows were fitted to its current metadata."""
-        name = self.tier.name_of(self.state)
-        if pointer(connection, name) != self.state.pointer:
+        """The table in the store, if the rows were fitted to its current metadata.
+
+        A catalog in another database was asked for it just before. What it says is not current any
+        more is no harm: values are stored by field id.
+        """
+        shares = self.tier.shares_database
+        if shares and not self.tier.is_current(connection, self.state):
             raise PointerMovedError
         needed = inline_columns(self.state.schema)
         table = self.tier.find(connection, self.state)
         if table is None:
             uuid = str(self.state.metadata.table_uuid)
-            return register_table(connection, name, uuid, needed)
+            table = register_table(connection, self.tier.name_of(self.state), uuid, needed)
+        if not shares:  # a flush must not find this insert's number taken and its rows missing
+            connection.lock_table(table, shared=True)
         return add_missing_columns(connection, table, needed)
 
     def _insert(
@@ -164,9 +171,16 @@ def versions_at(cut: Cut, row_ids: pa.ChunkedArray) -> tuple[RowVersion, ...]:
 
 
 def with_inline_changes(
-    report: DmlResult, changes: FileChanges, inline: InlineChanges
+    tier: InlineTier, report: DmlResult, changes: FileChanges, inline: InlineChanges
 ) -> tuple[DmlResult, FileChanges]:
-    """A statement's report and changes, with those of inline rows."""
+    """A statement's report and changes, with those of inline rows.
+
+    Raises:
+        NeedsFlushError: One commit cannot change rows in files and in another database.
+    """
+    relies_on_inline = not inline.is_empty or inline.relied_on
+    if changes.changes_files and relies_on_inline and not tier.shares_database:
+        raise NeedsFlushError
     changes = replace(changes, inline=inline)
     report = replace(
         report,

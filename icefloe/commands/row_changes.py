@@ -108,7 +108,7 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
         spark, alias = self.context.spark, plan.state.alias
         inline = change_inline_rows(spark, plan.bound, plan.cut, alias)
         report = row_report(plan.plan, changes, counts)
-        report, changes = with_inline_changes(report, changes, inline)
+        report, changes = with_inline_changes(self.context.tier, report, changes, inline)
         return Outcome(report, changes, _conflict_check(plan))
 
 

@@ -72,10 +72,11 @@ def insert(
 ) -> tuple[DmlResult, TableState | None]:
     """Insert rows inline where the table has that tier and they are few, else as new data files.
 
-    `known` is a state of the table that may be out of date: the transaction finds out. Also returns
-    the state to pass the next time.
+    `known` is a state of the table that may be out of date: the transaction finds out, where the
+    catalog is in the same database. Also returns the state to pass the next time.
     """
     started = time.monotonic()
+    known = known if context.tier.shares_database else None
     state = known or context.read_state(MAIN)
     while state.settings.inline_enabled:
         try:
@@ -217,7 +218,7 @@ def _run_once(command: Command[P], context: Context) -> DmlResult:
 
 def _flushed(state: TableState, context: Context) -> TableState:
     """A state whose rows are all in files; rows that are inserted from now on are later ones."""
-    _, versions = context.tier.versions(state)
+    _, versions, _ = context.tier.versions(state)
     if versions:
         flush(context)
         state = context.read_state(state.branch)

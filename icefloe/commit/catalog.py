@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 from uuid import UUID
 
@@ -178,6 +178,21 @@ def swap(catalog: Catalog, staged: StagedCommit, inline: InlineHandover | None =
     Raises LostRaceError, ConflictError or StorageError when it provably was not published, and
     CommitStateUnknownError where the outcome is unknown.
     """
+    if inline is None or inline.tier.shares_database:
+        _swap(catalog, staged, inline)
+        return
+    inline.announce(staged.snapshot_id)
+    announced = replace(staged, updates=(*staged.updates, *inline.updates))
+    try:
+        _swap(catalog, announced, None)
+    except (LostRaceError, ConflictError, StorageError):  # provably not published
+        inline.withdraw(staged.snapshot_id)
+        raise
+    inline.conclude(staged.snapshot_id)
+
+
+def _swap(catalog: Catalog, staged: StagedCommit, inline: InlineHandover | None) -> None:
+    """Ask the catalog, and find out what came of it."""
     head, snapshot_id = staged.head, staged.snapshot_id
     try:
         metadata = _publish(catalog, staged, inline)

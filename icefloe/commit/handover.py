@@ -1,25 +1,44 @@
-"""Publish changes of inline rows and the swap of a table's pointer as one database transaction.
+"""Publish changes of inline rows together with a commit of the table.
 
-Metadata is staged before the transaction begins and no file is written in it, so that other writers
-wait for milliseconds. Whatever makes the transaction fail leaves pointer and rows as they were.
+In one database they are one transaction with the swap of the table's pointer. Metadata is staged
+before it begins and no file is written in it, so that other writers wait for milliseconds. Whatever
+makes the transaction fail leaves pointer and rows as they were.
+
+Where the catalog is not in that database, the commit is announced before the catalog is asked and
+concluded after it (see `inline.intents`).
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
+import sqlalchemy as sa
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.table.update import SetPropertiesUpdate, TableRequirement, TableUpdate
 
 from icefloe.commit.conflicts import ConflictCheck
-from icefloe.errors import CommitOutcomeUnknown, ConflictError, StorageError, StoreBusyError
-from icefloe.file_changes import FileChanges, InlineChanges, RemoveEverything
-from icefloe.inline.bookkeeping import claim_key, find_seq, read_key
+from icefloe.errors import (
+    CommitOutcomeUnknown,
+    ConflictError,
+    IcefloeError,
+    StorageError,
+    StoreBusyError,
+)
+from icefloe.file_changes import FileChanges, InlineChanges, RemoveEverything, RowVersion
+from icefloe.inline.bookkeeping import (
+    claim_key,
+    find_seq,
+    read_key,
+    remove_intent,
+    write_intent,
+)
 from icefloe.inline.encode import encode_rows
+from icefloe.inline.intents import conclude
 from icefloe.inline.layout import InlineTable, inline_columns
 from icefloe.inline.rows import (
     lock_inserts,
@@ -29,13 +48,15 @@ from icefloe.inline.rows import (
     select_versions,
 )
 from icefloe.inline.store import ChangeStamp, StoreConnection, next_stamp
-from icefloe.inline.tables import add_missing_columns, dropped, pointer, swap_pointer
+from icefloe.inline.tables import add_missing_columns, dropped, swap_pointer
 from icefloe.inline.tier import InlineTier, PointerMovedError
 from icefloe.inline.where import row_filter
 from icefloe.metadata.table_state import StagedMetadata, TableState, stage_metadata
 from icefloe.results import DmlResult
-from icefloe.settings import Isolation
+from icefloe.settings import INLINE_FLUSHED, Isolation, flushed_through
 from icefloe.storage.files import delete_files
+
+log = logging.getLogger("icefloe")
 
 
 class LostRaceError(Exception):
@@ -63,10 +84,10 @@ class InlineHandover:
         """
         stamp: ChangeStamp | None = None
         try:
-            with self.tier.store.writing(self.table) as connection:
-                if pointer(connection, self.tier.name_of(self.head)) != self.head.pointer:
+            with self.tier.changing(self.head, self.table) as connection:
+                if not self.tier.is_current(connection, self.head):
                     raise LostRaceError("the table was committed to")
-                stamp = next_stamp(connection)
+                stamp = self.tier.stamp(connection, self.head, self.table)
                 if key is not None:
                     first = claim_key(connection, self.table, key, result.as_json(), stamp)
                     if first is not None:
@@ -95,6 +116,60 @@ class InlineHandover:
             raise
         return staged.metadata
 
+    # ---------------------------------------------------------------------------------------------
+    # Catalogs that are not in the database of the inline rows
+
+    @property
+    def updates(self) -> tuple[TableUpdate, ...]:
+        """What the commit says of inline rows: up to which change they are in its files."""
+        if self.changes.through is None:
+            return ()
+        return (SetPropertiesUpdate(updates={INLINE_FLUSHED: str(self.changes.through)}),)
+
+    def announce(self, snapshot_id: int) -> None:
+        """Check that the rows are as the statement read them; they stay so until `conclude`.
+
+        Raises:
+            LostRaceError: The database was locked; nothing was changed.
+            ConflictError: Another writer changed the rows; nothing was changed.
+        """
+        try:
+            with self.tier.changing(self.head, self.table) as connection:
+                table = self._current(connection)
+                self._refuse_changed(connection, table)
+                cut = self.changes.through
+                if cut is None:
+                    cut = self.tier.flushed(connection, self.head, table)
+                write_intent(connection, table, cut, snapshot_id)
+        except StoreBusyError as busy:
+            raise LostRaceError(str(busy)) from busy
+        except CommitOutcomeUnknown as unknown:
+            self.withdraw(snapshot_id)
+            raise StorageError(f"{unknown} The catalog was not asked.") from unknown
+
+    def conclude(self, snapshot_id: int) -> None:
+        """Remove the rows that a published snapshot has in files.
+
+        The statement is done: what fails here is made good by whoever changes inline rows next.
+        """
+        try:
+            with self.tier.store.writing(self.table) as connection:
+                if (table := self.tier.find(connection, self.head)) is not None:
+                    flushed = self.tier.flushed(connection, self.head, table)
+                    conclude(connection, table, self.changes.through or flushed, snapshot_id)
+        except IcefloeError as error:
+            log.warning("Flushed inline rows were not removed from the database yet: %s", error)
+
+    def withdraw(self, snapshot_id: int) -> None:
+        """Let others change the rows: the catalog provably did not publish the snapshot."""
+        try:
+            with self.tier.store.writing(self.table) as connection:
+                remove_intent(connection, self.table, snapshot_id)
+        except IcefloeError as error:
+            log.warning("Inline rows stay locked for five minutes: %s", error)
+
+    # ---------------------------------------------------------------------------------------------
+
     def _swap(self, staged: StagedMetadata) -> None:
         try:
             with self.tier.store.writing(self.table) as connection:
@@ -109,14 +184,7 @@ class InlineHandover:
         """Check that the rows are as the statement read them, and change them."""
         changes, columns = self.changes, inline_columns(self.schema)
         table = add_missing_columns(connection, self._current(connection), columns)
-        needed = (*changes.removed, *changes.replaced, *changes.relied_on)
-        if missing := missing_versions(connection, table, needed):
-            if changes.everything:
-                raise LostRaceError("inline rows were changed")
-            raise self._conflict(
-                f"another writer changed {len(missing)} inline rows that this statement read"
-            )
-        self._refuse_unread(connection, table)
+        self._refuse_changed(connection, table)
         remove_versions(connection, table, changes.removed)
         if changes.new_values is not None:
             encoded = encode_rows(changes.new_values, self.schema)
@@ -129,12 +197,37 @@ class InlineHandover:
             raise dropped(self.table)
         return table
 
+    def _refuse_changed(self, connection: StoreConnection, table: InlineTable) -> None:
+        """Refuse if the rows are not as the statement read them."""
+        if changed := self._changed_versions(connection, table):
+            if self.changes.everything:
+                raise LostRaceError("inline rows were changed")
+            raise self._conflict(
+                f"another writer changed {len(changed)} inline rows that this statement read"
+            )
+        self._refuse_unread(connection, table)
+
+    def _changed_versions(
+        self, connection: StoreConnection, table: InlineTable
+    ) -> list[RowVersion]:
+        """Versions that the statement relies on and that are not there any more, or not read."""
+        tier, changes, through = self.tier, self.changes, self.changes.through
+        versions = (*changes.removed, *changes.replaced, *changes.relied_on)
+        if through is not None:
+            where = tier.unflushed(connection, self.head, table, through)
+            return list(set(versions) ^ set(select_versions(connection, table, where)))
+        flushed = tier.flushed(connection, self.head, table)
+        in_files = [version for version in versions if version[1] <= flushed]
+        return in_files or missing_versions(connection, table, versions)
+
     def _refuse_unread(self, connection: StoreConnection, table: InlineTable) -> None:
         """Refuse if rows were inserted that the statement would have changed."""
         if self.unread is None:
             return
         lock_inserts(connection, table)
         where = row_filter(self.unread, self.schema, table.rows)
+        if (unflushed := self.tier.unflushed(connection, self.head, table)) is not None:
+            where = sa.and_(where, unflushed)
         if new := set(select_versions(connection, table, where)) - self.changes.read:
             raise self._conflict(
                 f"another writer inserted {len(new)} inline rows that this statement would have "
@@ -188,6 +281,13 @@ def handover_of(
         )
     if isinstance(changes.removal, RemoveEverything):
         return _removing_everything(tier, head)
+    if changes.inline.through is not None and _flushed(head) != _flushed(base):
+        raise ConflictError(
+            "another writer flushed inline rows",
+            table=head.name,
+            base_snapshot_id=base.snapshot_id,
+            current_snapshot_id=head.snapshot_id,
+        )
     unread = _unread(check)
     if unread is None and changes.inline.is_empty and not changes.inline.relied_on:
         return None
@@ -198,13 +298,17 @@ def handover_of(
 def _removing_everything(tier: InlineTier, head: TableState) -> InlineHandover | None:
     """The removal of all rows that there are now; rows inserted from now on are later ones."""
     try:
-        table, versions = tier.versions(head)
+        table, versions, through = tier.versions(head)
     except PointerMovedError as moved:
         raise LostRaceError("the table was committed to") from moved
-    if table is None:
+    if table is None or (through is not None and not versions):
         return None
-    changes = InlineChanges(removed=tuple(versions), everything=True)
+    changes = InlineChanges(removed=tuple(versions), everything=True, through=through)
     return InlineHandover(tier, table, head, head.schema, changes, None)
+
+
+def _flushed(state: TableState) -> int:
+    return flushed_through(state.metadata.properties)
 
 
 def _unread(check: ConflictCheck) -> BooleanExpression | None:

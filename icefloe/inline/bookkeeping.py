@@ -14,10 +14,22 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from icefloe.inline.layout import DELETE, FILE, INTENT, KEY, LEASE, InlineTable
-from icefloe.inline.store import ChangeStamp, StoreConnection
+from icefloe.errors import StorageError
+from icefloe.inline.layout import (
+    DELETE,
+    FILE,
+    FLUSHED,
+    INTENT,
+    KEY,
+    LEASE,
+    SEQUENCE,
+    STORE,
+    InlineTable,
+)
+from icefloe.inline.store import ChangeStamp, StoreConnection, next_stamp
 
 _CHUNK = 500  # positions per statement
+_MOST_SKIPPED = 10_000_000  # numbers of changes: a database that misses more is not an older backup
 
 
 def _upsert(connection: StoreConnection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
@@ -175,7 +187,7 @@ def _chunks(positions: Iterable[int]) -> Iterator[Sequence[int]]:
 
 
 # -------------------------------------------------------------------------------------------------
-# Intents: a flush into a catalog that is not in this database
+# Catalogs that are not in this database: intents of flushes, and how far rows are flushed
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,3 +225,46 @@ def remove_intent(connection: StoreConnection, table: InlineTable, snapshot_id: 
     """Remove the announcement of this snapshot; False if it is gone or another's."""
     found = INTENT.c.table_id == table.id, INTENT.c.snapshot_id == snapshot_id
     return connection.execute(INTENT.delete().where(*found)).rowcount == 1
+
+
+def read_flushed(connection: StoreConnection, table: InlineTable) -> int:
+    """The last change whose rows are known to be in files; 0 if none is."""
+    selected = sa.select(FLUSHED.c.through).where(FLUSHED.c.table_id == table.id)
+    return int(connection.execute(selected).scalar_one_or_none() or 0)
+
+
+def write_flushed(connection: StoreConnection, table: InlineTable, through: int) -> None:
+    """Note that rows of changes up to this one are in files; an earlier change is not noted."""
+    written = (
+        _upsert(connection, FLUSHED)
+        .values(table_id=table.id, through=through)
+        .on_conflict_do_update(
+            index_elements=[FLUSHED.c.table_id],
+            set_={"through": through},
+            where=FLUSHED.c.through < through,
+        )
+    )
+    connection.execute(written)
+
+
+def stamp_above(connection: StoreConnection, seq: int) -> ChangeStamp:
+    """Number a change of this write transaction higher than `seq`.
+
+    Numbers ascend by themselves, except in a database that was restored from an older backup.
+    """
+    stamp = next_stamp(connection)
+    if stamp.seq > seq:
+        return stamp
+    skipped = seq - stamp.seq
+    if skipped > _MOST_SKIPPED:
+        raise StorageError(
+            f"The inline store has numbered {stamp.seq} changes, and change {seq} is flushed. The "
+            "database is not a backup of the one that the rows were flushed from. Nothing was "
+            "changed."
+        )
+    if connection.is_postgresql:
+        numbers = sa.func.generate_series(1, skipped).table_valued()
+        connection.execute(sa.select(sa.func.max(SEQUENCE.next_value())).select_from(numbers))
+    else:
+        connection.execute(STORE.update().where(STORE.c.seq < seq).values(seq=seq))
+    return next_stamp(connection)

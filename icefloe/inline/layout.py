@@ -229,7 +229,15 @@ INTENT = sa.Table(
     sa.Column("snapshot_id", sa.BigInteger, nullable=False),
     sa.Column("started", sa.BigInteger, nullable=False),
 )
-BY_TABLE = (KEY, LEASE, INTENT)  # tables whose rows belong to an Iceberg table, by `table_id`
+# The last change whose rows are in files, in case the table's property of that is removed.
+FLUSHED = sa.Table(
+    "icefloe_inline_flushed",
+    METADATA,
+    sa.Column("table_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("through", sa.BigInteger, nullable=False),
+)
+# Tables whose rows belong to an Iceberg table, by `table_id`.
+BY_TABLE = (KEY, LEASE, INTENT, FLUSHED)
 
 # PyIceberg's own table: the pointer to the metadata of each Iceberg table.
 POINTERS = sa.table(

@@ -212,15 +212,39 @@ def row_span(connection: StoreConnection, table: InlineTable) -> int:
     return 0 if first is None else last - first + 1
 
 
-def age_of_oldest(connection: StoreConnection, table: InlineTable) -> int | None:
+def last_change(
+    connection: StoreConnection,
+    table: InlineTable,
+    where: sa.ColumnElement[bool] | None = None,
+    rows: int | None = None,
+) -> int | None:
+    """The newest change that wrote a row; with `rows`, the one that wrote the row of this number.
+
+    None if no row satisfies the condition.
+    """
+    seq = table.rows.c.seq
+    if rows is not None:
+        numbered = _narrowed(sa.select(seq), where).order_by(seq).offset(rows - 1).limit(1)
+        change: int | None = connection.execute(numbered).scalar_one_or_none()
+        if change is not None:
+            return change
+    newest: int | None = connection.execute(_narrowed(sa.select(sa.func.max(seq)), where)).scalar()
+    return newest
+
+
+def age_of_oldest(
+    connection: StoreConnection, table: InlineTable, where: sa.ColumnElement[bool] | None = None
+) -> int | None:
     """Milliseconds since the oldest row was inserted; None if there is no row."""
     rows = table.rows
-    oldest = sa.select(connection.clock - rows.c.at).order_by(rows.c.row_id).limit(1)
-    age = connection.execute(oldest).scalar_one_or_none()
+    oldest = _narrowed(sa.select(connection.clock - rows.c.at), where)
+    age = connection.execute(oldest.order_by(rows.c.row_id).limit(1)).scalar_one_or_none()
     return None if age is None else max(0, int(age))
 
 
-def estimate_bytes(connection: StoreConnection, table: InlineTable) -> int:
+def estimate_bytes(
+    connection: StoreConnection, table: InlineTable, where: sa.ColumnElement[bool] | None = None
+) -> int:
     """About how many bytes the rows have, from their number and the newest of them."""
     rows = table.rows
     integers = sum(column.is_integer for column in table.columns)
@@ -228,10 +252,10 @@ def estimate_bytes(connection: StoreConnection, table: InlineTable) -> int:
     for column in table.columns:
         if not column.is_integer:
             size += sa.func.coalesce(sa.func.length(rows.c[column.name]), 0)
-    newest = sa.select(size.label("size")).select_from(rows).order_by(rows.c.row_id.desc())
-    newest = newest.limit(_SAMPLED_ROWS)
+    newest = _narrowed(sa.select(size.label("size")).select_from(rows), where)
+    newest = newest.order_by(rows.c.row_id.desc()).limit(_SAMPLED_ROWS)
     mean = connection.execute(sa.select(sa.func.avg(newest.subquery().c.size))).scalar_one()
-    return 0 if mean is None else int(mean * count_rows(connection, table))
+    return 0 if mean is None else int(mean * count_rows(connection, table, where))
 
 
 def _narrowed(selected: sa.Select[Any], where: sa.ColumnElement[bool] | None) -> sa.Select[Any]:
@@ -260,6 +284,12 @@ def missing_versions(
     among = row_id.in_(ids) if few else row_id.between(min(ids), max(ids))
     present = set(select_versions(connection, table, among))
     return [version for version in versions if version not in present]
+
+
+def remove_through(connection: StoreConnection, table: InlineTable, seq: int) -> int:
+    """Remove the rows of changes up to this one; returns how many there were."""
+    rows = table.rows
+    return connection.execute(rows.delete().where(rows.c.seq <= seq)).rowcount
 
 
 def remove_versions(

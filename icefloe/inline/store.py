@@ -1,7 +1,8 @@
 """The database of the inline tier: transactions, locks, clock, and what its errors mean.
 
-A store uses the database of a SQL catalog through an engine of its own, because transactions have
-to begin differently than PyIceberg's do. What differs between SQLite and PostgreSQL:
+A store uses the database of a SQL catalog, or one named by `inline_uri`, through an engine of its
+own, because transactions have to begin differently than PyIceberg's do. What differs between SQLite
+and PostgreSQL:
 
 |                | SQLite                                  | PostgreSQL                       |
 |----------------|-----------------------------------------|----------------------------------|
@@ -30,12 +31,13 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 from pyiceberg.catalog.sql import SqlCatalog
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from icefloe.errors import (
     CommitOutcomeUnknown,
     SetupError,
+    StatementError,
     StorageError,
     StoreBusyError,
     UnsupportedTableError,
@@ -51,6 +53,7 @@ BUSY_SECONDS = 30  # how long a transaction waits for another one
 _BEGIN = "icefloe_begin"  # execution option: how SQLite transactions begin
 _LOCK_SPACE = 0x1CEF << 32  # of our advisory locks in a PostgreSQL database
 _STORE_LOCK = _LOCK_SPACE  # tables have ids from 1
+_URLS = "Use inline_uri='sqlite:///folder/inline.db' or 'postgresql://user:password@host/database'."
 
 # Milliseconds since 1970 by the clock of the database. Clocks of hosts are never compared.
 _CLOCKS = {
@@ -88,18 +91,22 @@ class StoreConnection:
         """Run a statement; its result has `rowcount`."""
         return self.connection.execute(statement, values)
 
-    def lock_table(self, table: InlineTable) -> None:
-        """Let no other transaction change rows of the table before this one ends; inserts can."""
-        self._lock(_LOCK_SPACE + table.id)
+    def lock_table(self, table: InlineTable, *, shared: bool = False) -> None:
+        """Let no other transaction change rows of the table before this one ends.
+
+        Inserts take the lock `shared`, if at all: they do not wait for each other.
+        """
+        self._lock(_LOCK_SPACE + table.id, shared=shared)
 
     def lock_store(self) -> None:
         """Let no other transaction create or alter tables of the store before this one ends."""
         self._lock(_STORE_LOCK)
 
-    def _lock(self, key: int) -> None:
+    def _lock(self, key: int, *, shared: bool = False) -> None:
         if self.is_postgresql:  # on SQLite a write transaction is alone
             wait = sa.func.set_config("lock_timeout", f"{BUSY_SECONDS}s", True)
-            lock = sa.func.pg_advisory_xact_lock(sa.cast(key, sa.BigInteger))
+            take = sa.func.pg_advisory_xact_lock_shared if shared else sa.func.pg_advisory_xact_lock
+            lock = take(sa.cast(key, sa.BigInteger))
             self.execute(sa.select(wait, sa.cast(lock, sa.Text)))
 
 
@@ -135,13 +142,17 @@ class InlineStore:
     @classmethod
     def of_catalog(cls, catalog: SqlCatalog) -> InlineStore:
         """The store in the database of a catalog."""
-        return cls(_checked(catalog.engine.url))
+        return cls(_checked(catalog.engine.url, "Pass inline_uri= to connect(), or use append()."))
 
     @classmethod
     def of_uri(cls, uri: str) -> InlineStore:
         """The store in another database than the catalog's."""
         register({"uri": uri})
-        return cls(_checked(sa.make_url(uri)))
+        try:
+            url = sa.make_url(uri)
+        except ArgumentError:  # its message may have the text, and that a password
+            raise StatementError(f"inline_uri= is not the URL of a database. {_URLS}") from None
+        return cls(_checked(url, _URLS))
 
     @property
     def database(self) -> str:
@@ -346,13 +357,12 @@ class InlineStore:
         )
 
 
-def _checked(url: sa.URL) -> sa.URL:
+def _checked(url: sa.URL, advice: str) -> sa.URL:
     shown = url.render_as_string(hide_password=True)
     backend = url.get_backend_name()
     if backend not in _CLOCKS:
         raise UnsupportedTableError(
-            f"The inline tier needs SQLite or PostgreSQL, and {shown} is {backend}. "
-            "Use append() instead of insert()."
+            f"The inline tier needs SQLite or PostgreSQL, and {shown} is {backend}. {advice}"
         )
     if backend == "postgresql":
         return url.set(drivername="postgresql+psycopg")  # the one driver whose values are tested
@@ -360,8 +370,7 @@ def _checked(url: sa.URL) -> sa.URL:
     in_memory = path == ":memory:" or (path.startswith("file:") and "memory" in str(url))
     if in_memory:
         raise UnsupportedTableError(
-            f"The inline tier needs a database in a file, and {shown} is in memory. "
-            "Use append() instead of insert()."
+            f"The inline tier needs a database in a file, and {shown} is in memory. {advice}"
         )
     return url
 

@@ -1,39 +1,55 @@
-"""The inline tier of a lake: rows in the catalog's database that are part of its tables.
+"""The inline tier of a lake: rows in a database that are part of its tables.
 
-A cut is a pair of metadata and inline rows that existed together: the rows are read in one
-transaction with the pointer to the metadata. Rows and pointer read one after the other would miss
-rows of a flush in between, or have them twice.
+A cut is a pair of metadata and inline rows that existed together. Rows and pointer read one after
+the other would miss rows of a flush in between, or have them twice. Where the catalog is in the
+same database, the rows are read in one transaction with the pointer to the metadata. Where it is
+not, rows that the metadata says are in files are left out, and the pointer is read again after the
+rows.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
+import sqlalchemy as sa
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
 
-from icefloe.errors import UnsupportedTableError
+from icefloe.errors import StatementError, UnsupportedTableError
 from icefloe.file_changes import RowVersion
-from icefloe.inline.bookkeeping import remove_keys
+from icefloe.inline.bookkeeping import read_flushed, read_intent, remove_keys, stamp_above
 from icefloe.inline.decode import RowNames, decode_rows
+from icefloe.inline.intents import clean_up, wait_for_intent
 from icefloe.inline.layout import InlineTable, inline_columns
 from icefloe.inline.rows import (
     InlineRows,
     age_of_oldest,
     count_rows,
     estimate_bytes,
+    last_change,
     select_rows,
     select_versions,
 )
-from icefloe.inline.store import InlineStore, StoreConnection, read_store_id
+from icefloe.inline.store import (
+    ChangeStamp,
+    InlineStore,
+    StoreConnection,
+    next_stamp,
+    read_store_id,
+)
 from icefloe.inline.tables import (
     CatalogTable,
     drop_table,
+    dropped,
     find_table,
     pointer,
     register_table,
@@ -41,7 +57,8 @@ from icefloe.inline.tables import (
 )
 from icefloe.inline.where import is_exact, row_filter
 from icefloe.metadata.table_state import TableState
-from icefloe.settings import INLINE, INLINE_STORE
+from icefloe.redaction import scrubbed
+from icefloe.settings import INLINE, INLINE_STORE, flushed_through
 
 INLINE_FILE = "inline"  # what `_file` is for an inline row
 
@@ -69,6 +86,7 @@ class Cut:
     schema: Schema
     rows: InlineRows
     is_exact: bool  # exactly the rows that the condition is TRUE for
+    through: int | None = None  # to flush into another database: all rows of changes up to this one
 
     def arrow(self) -> pa.Table:
         """The rows with the table's columns and types."""
@@ -79,21 +97,24 @@ class Cut:
 class InlineTier:
     """The inline tier of the tables of one catalog."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, inline_uri: str | None = None) -> None:
         self._catalog = catalog
-        self._store: InlineStore | None = None
+        # Whether inline rows are in the catalog's database, and commits are transactions of it.
+        self.shares_database = inline_uri is None
+        self._store = None if inline_uri is None else _separate_store(catalog, inline_uri)
         self._lock = threading.Lock()
 
     @property
     def store(self) -> InlineStore:
-        """The database of the tier; refuses catalogs that are not in a database of ours."""
+        """The database of the tier; refuses catalogs that need one of their own and have none."""
         with self._lock:
             if self._store is None:
                 if not isinstance(self._catalog, SqlCatalog):
                     raise UnsupportedTableError(
-                        f"{INLINE} needs a catalog in SQLite or PostgreSQL, so that inline rows "
-                        f"and table commits are one transaction; {self._catalog.name!r} is a "
-                        f"{type(self._catalog).__name__}. Use append()."
+                        f"{INLINE} needs a database for the inline rows, and the catalog "
+                        f"{self._catalog.name!r} is a {type(self._catalog).__name__}. Pass one to "
+                        "connect(), such as inline_uri='postgresql://user:password@host/database', "
+                        "or use append()."
                     )
                 self._store = InlineStore.of_catalog(self._catalog)
             return self._store
@@ -112,16 +133,36 @@ class InlineTier:
         """
         if not state.has_inline_tier:
             return None
-        condition = AlwaysTrue() if condition is None else condition
-        with self.store.reading() as connection:
-            if pointer(connection, self.name_of(state)) != state.pointer:
-                raise PointerMovedError
+        return self._cut(state, AlwaysTrue() if condition is None else condition)
+
+    def cut_to_flush(self, state: TableState, rows: int | None = None) -> Cut | None:
+        """All inline rows of a table, or about so many of the oldest; None if it has no tier.
+
+        Raises:
+            PointerMovedError: `state` is no longer the table's current state.
+        """
+        if not state.has_inline_tier:
+            return None
+        if not self.shares_database:
+            return self._cut(state, AlwaysTrue(), self._last_change(state, rows))
+        cut = self._cut(state, AlwaysTrue())
+        if cut is None or rows is None:
+            return cut
+        return replace(cut, rows=cut.rows.first(rows))
+
+    def _cut(
+        self, state: TableState, condition: BooleanExpression, through: int | None = None
+    ) -> Cut | None:
+        with self._reading(state) as connection:
             table = self.find(connection, state)
             if table is None:
                 return None
+            exact = is_exact(condition, state.schema, table.rows)
             where = row_filter(condition, state.schema, table.rows)
+            if (unflushed := self.unflushed(connection, state, table, through)) is not None:
+                where = sa.and_(where, unflushed)
             rows = select_rows(connection, table, inline_columns(state.schema), where)
-            return Cut(table, state.schema, rows, is_exact(condition, state.schema, table.rows))
+            return Cut(table, state.schema, rows, exact, through)
 
     def find(self, connection: StoreConnection, state: TableState) -> InlineTable | None:
         """The table in the store; None if no row was ever inserted.
@@ -132,23 +173,82 @@ class InlineTier:
         if stored_in is not None and stored_in != read_store_id(connection):
             raise UnsupportedTableError(
                 f"The newest rows of {state.name} are in the inline store {stored_in}, which is "
-                f"not in {self.store.database}. Open the lake through the catalog that wrote them."
+                f"not in {self.store.database}. Open the lake through the catalog that wrote them, "
+                "or with inline_uri= of their database."
             )
-        return find_table(connection, self._catalog.name, str(state.metadata.table_uuid))
+        return find_table(connection, self._catalog_name, str(state.metadata.table_uuid))
 
-    def versions(self, state: TableState) -> tuple[InlineTable | None, list[RowVersion]]:
-        """The versions of all inline rows of a table.
+    def versions(
+        self, state: TableState
+    ) -> tuple[InlineTable | None, list[RowVersion], int | None]:
+        """The versions of all inline rows of a table, and the `through` of a cut of them.
 
         Raises:
             PointerMovedError: `state` is no longer the table's current state.
         """
         if not state.has_inline_tier:
-            return None, []
-        with self.store.reading() as connection:
-            if pointer(connection, self.name_of(state)) != state.pointer:
-                raise PointerMovedError
+            return None, [], None
+        through = None if self.shares_database else self._last_change(state)
+        with self._reading(state) as connection:
             table = self.find(connection, state)
-            return table, [] if table is None else select_versions(connection, table)
+            if table is None:
+                return None, [], None
+            where = self.unflushed(connection, state, table, through)
+            return table, select_versions(connection, table, where), through
+
+    @contextmanager
+    def changing(self, state: TableState, table: InlineTable) -> Iterator[StoreConnection]:
+        """A transaction that changes rows of a table, after a flush that is under way."""
+        while True:
+            if not self.shares_database:
+                wait_for_intent(self.store, table, lambda: self._metadata(state, table))
+            with self.store.writing(table) as connection:
+                if self.shares_database or read_intent(connection, table) is None:
+                    yield connection
+                    return
+
+    def is_current(self, connection: StoreConnection, state: TableState) -> bool:
+        """Whether the table's metadata is that of a state."""
+        if self.shares_database:
+            return pointer(connection, self.name_of(state)) == state.pointer
+        return self._is_current_in_catalog(state)
+
+    def unflushed(
+        self,
+        connection: StoreConnection,
+        state: TableState,
+        table: InlineTable,
+        through: int | None = None,
+    ) -> sa.ColumnElement[bool] | None:
+        """The condition of the rows that are not in files; None if all are.
+
+        Args:
+            connection: A transaction.
+            state: The state of the table whose files are meant.
+            table: The table in the store.
+            through: Leaves out rows of later changes.
+        """
+        if self.shares_database:
+            return None
+        seq = table.rows.c.seq
+        later = seq > self.flushed(connection, state, table)
+        return later if through is None else sa.and_(later, seq <= through)
+
+    def flushed(self, connection: StoreConnection, state: TableState, table: InlineTable) -> int:
+        """The last change whose rows are in files; 0 where the transaction removes flushed rows."""
+        if self.shares_database:
+            return 0
+        # Others may have removed the property, and the database may be an older backup.
+        known = read_flushed(connection, table)
+        return max(known, flushed_through(state.metadata.properties))
+
+    def stamp(
+        self, connection: StoreConnection, state: TableState, table: InlineTable
+    ) -> ChangeStamp:
+        """Number a change, so that its rows are not taken for flushed ones."""
+        if self.shares_database:
+            return next_stamp(connection)
+        return stamp_above(connection, self.flushed(connection, state, table))
 
     def register(self, state: TableState) -> InlineTable:
         """The table in the store, which is created if no row was ever inserted."""
@@ -198,16 +298,106 @@ class InlineTier:
             table = self.find(connection, state)
             if table is None:
                 return InlineFacts(0, 0, None)
-            age = age_of_oldest(connection, table)
-            oldest = None if age is None else datetime.now(UTC) - timedelta(milliseconds=age)
-            rows, size = count_rows(connection, table), estimate_bytes(connection, table)
-        limits = state.settings
-        most = limits.inline_max_age_ms
-        is_old = age is not None and most is not None and age > most
-        is_due = is_old or rows >= limits.inline_row_limit
+            where = self.unflushed(connection, state, table)
+            age = age_of_oldest(connection, table, where)
+            rows = count_rows(connection, table, where)
+            size = estimate_bytes(connection, table, where)
+        oldest = None if age is None else datetime.now(UTC) - timedelta(milliseconds=age)
+        is_due = _is_old(state, age) or rows >= state.settings.inline_row_limit
         return InlineFacts(rows, size, oldest, is_due=is_due)
+
+    def count(self, state: TableState) -> int:
+        """How many inline rows a table has."""
+        with self.store.reading() as connection:
+            table = self.find(connection, state)
+            if table is None:
+                return 0
+            return count_rows(connection, table, self.unflushed(connection, state, table))
+
+    def has_old_rows(self, state: TableState) -> bool:
+        """Whether a table has inline rows that are older than its properties allow."""
+        if state.settings.inline_max_age_ms is None:
+            return False
+        with self.store.reading() as connection:
+            table = self.find(connection, state)
+            if table is None:
+                return False
+            where = self.unflushed(connection, state, table)
+            return _is_old(state, age_of_oldest(connection, table, where))
 
     def name_of(self, state: TableState) -> CatalogTable:
         """The table's name as the catalog stores it."""
         namespace, _, name = state.name.rpartition(".")
-        return CatalogTable(self._catalog.name, namespace, name)
+        return CatalogTable(self._catalog_name, namespace, name)
+
+    # ---------------------------------------------------------------------------------------------
+
+    @property
+    def _catalog_name(self) -> str:
+        """The catalog in the registry: other catalogs have names that each client chooses."""
+        return self._catalog.name if self.shares_database else ""
+
+    @contextmanager
+    def _reading(self, state: TableState) -> Iterator[StoreConnection]:
+        """A transaction that reads rows of a state, which is current all the time."""
+        with self.store.reading() as connection:
+            if self.shares_database and not self.is_current(connection, state):
+                raise PointerMovedError
+            yield connection
+        if not self.shares_database and not self._is_current_in_catalog(state):
+            raise PointerMovedError
+
+    def _last_change(self, state: TableState, rows: int | None = None) -> int:
+        """The last change to flush: all rows up to it can be read from now on.
+
+        Inserts that have got their number and are not committed yet are waited for.
+        """
+        with self.store.reading() as connection:
+            table = self.find(connection, state)
+        if table is None:
+            return 0
+        clean_up(self.store, table, lambda: self._metadata(state, table))
+        with self.store.writing(table) as connection:
+            where = self.unflushed(connection, state, table)
+            change = last_change(connection, table, where, rows)
+            return self.flushed(connection, state, table) if change is None else change
+
+    @scrubbed()
+    def _is_current_in_catalog(self, state: TableState) -> bool:
+        try:
+            table = self._catalog.load_table(state.name)
+        except NoSuchTableError:
+            return False
+        if not table.metadata_location:  # some REST catalogs do not show it
+            return table.metadata == state.metadata
+        return table.metadata_location == state.pointer
+
+    @scrubbed()
+    def _metadata(self, state: TableState, table: InlineTable) -> TableMetadata:
+        try:
+            metadata = self._catalog.load_table(state.name).metadata
+        except NoSuchTableError as missing:
+            raise dropped(table) from missing
+        if metadata.table_uuid != state.metadata.table_uuid:
+            raise dropped(table)
+        return metadata
+
+
+def _is_old(state: TableState, age: int | None) -> bool:
+    most = state.settings.inline_max_age_ms
+    return age is not None and most is not None and age > most
+
+
+def _separate_store(catalog: Catalog, inline_uri: str) -> InlineStore:
+    """A store for a catalog that is not in a database which can have inline rows itself."""
+    if isinstance(catalog, SqlCatalog):
+        try:
+            database = InlineStore.of_catalog(catalog).database
+        except UnsupportedTableError:
+            return InlineStore.of_uri(inline_uri)
+        raise StatementError(
+            "inline_uri= is for catalogs such as REST, Glue and Hive. The catalog "
+            f"{catalog.name!r} keeps inline rows in its own database, {database}. Connect without "
+            "inline_uri=."
+        )
+    return InlineStore.of_uri(inline_uri)

@@ -149,7 +149,7 @@ def test_an_insert_is_not_reported_as_failed_once_it_is_stored(table, monkeypatc
 
     table.set_properties({"icefloe.inline.max-age-ms": "1"})
     table.insert([row(4)])
-    monkeypatch.setattr(type(table._lake._flusher), "_is_old", fail)
+    monkeypatch.setattr(type(table._lake.tier), "has_old_rows", fail)
     assert table.insert([row(5)]).rows_inserted == 1
 
 

@@ -107,7 +107,7 @@ class MergeCommand(ExplainableCommand[_MergePlan]):
         report = row_report(plan.plan, changes, merged.counts)
         clauses = map(sum, zip(merged.clauses, inline.clauses, strict=True))
         report = replace(report, clauses=tuple(clauses))
-        report, changes = with_inline_changes(report, changes, inline.changes)
+        report, changes = with_inline_changes(self.context.tier, report, changes, inline.changes)
         return Outcome(
             report,
             changes,

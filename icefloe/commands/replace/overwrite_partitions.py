@@ -88,7 +88,7 @@ class OverwritePartitionsCommand(Command[_OverwritePlan]):
         if written.files:
             choose = _in_partitions(self.context, state, _partitions_of(state, written))
             inline = remove_inline_rows(self.context.spark, plan.cut, choose)
-            report, changes = with_inline_changes(report, changes, inline)
+            report, changes = with_inline_changes(self.context.tier, report, changes, inline)
         return Outcome(
             report,
             changes,

@@ -121,7 +121,7 @@ class _ReplaceWhere:
         inline = remove_inline_rows(
             self.context.spark, cut, lambda rows: rows.alias(state.alias).filter(condition)
         )
-        return with_inline_changes(report, changes, inline)
+        return with_inline_changes(self.context.tier, report, changes, inline)
 
     def _summary(self, started: float) -> dict[str, str]:
         return {

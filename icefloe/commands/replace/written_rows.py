@@ -89,7 +89,9 @@ def replace_rows(
     changes = replace(changes, added_data=(*changes.added_data, *written.files))
     counts += RowCounts(rows_inserted=written.rows)
     inline = remove_inline_rows(context.spark, removal.cut, removal.choose)
-    report, changes = with_inline_changes(row_report(plan, changes, counts), changes, inline)
+    report, changes = with_inline_changes(
+        context.tier, row_report(plan, changes, counts), changes, inline
+    )
     return Outcome(
         report,
         changes,
