@@ -56,7 +56,7 @@ class RestCatalogServer:
     catalog: SqlCatalog
     uri: str = ""
     faults: list[Fault] = field(default_factory=list)  # of the next commits, one each
-    after_load: list[Callable[[], object]] = field(default_factory=list)  # one per table load
+    before_load: list[Callable[[], object]] = field(default_factory=list)  # one per table load
     log: list[str] = field(default_factory=list)
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
@@ -105,10 +105,9 @@ class RestCatalogServer:
     def _table(self, method: str, name: tuple[str, str], body: bytes) -> Reply:
         match method:
             case "GET":
-                reply = 200, _shown(self.catalog.load_table(name))
-                if self.after_load:
-                    self.after_load.pop(0)()
-                return reply
+                if self.before_load:
+                    self.before_load.pop(0)()
+                return 200, _shown(self.catalog.load_table(name))
             case "DELETE":
                 self.catalog.drop_table(name)
                 return 204, None
