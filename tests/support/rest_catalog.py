@@ -88,7 +88,9 @@ class RestCatalogServer:
             case "HEAD", ["namespaces", name]:
                 return 204 if self.catalog.namespace_exists(name) else 404, None
             case "GET", ["namespaces", name, "tables"]:
-                names = [{"namespace": [name], "name": t} for _, t in self.catalog.list_tables(name)]
+                names = [
+                    {"namespace": [name], "name": t} for _, t in self.catalog.list_tables(name)
+                ]
                 return 200, {"identifiers": names}
             case "POST", ["namespaces", name, "tables"]:
                 request = {"location": None, "partition-spec": None, **json.loads(body)}
@@ -164,7 +166,7 @@ def running_catalog(folder: Path) -> Iterator[RestCatalogServer]:
             if self.command != "HEAD":
                 self.wfile.write(payload)
 
-        do_GET = do_POST = do_DELETE = do_HEAD = handle_any  # noqa: N815
+        do_GET = do_POST = do_DELETE = do_HEAD = handle_any
 
         def log_message(self, *_arguments: Any) -> None:
             """Write nothing."""
