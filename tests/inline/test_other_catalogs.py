@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 import icefloe
 from icefloe import Lake, Table
 from icefloe.commands import flush as flush_command
+from icefloe.commands import inline_rows
 from icefloe.commands.run import flush
 from icefloe.commit import catalog as commit_catalog
 from icefloe.commit import handover
@@ -307,20 +308,32 @@ def test_many_threads_insert_while_rows_are_flushed(open_lake):
 
 
 @on_both_databases
-def test_a_flush_waits_for_inserts_that_have_their_number(table, open_lake):
-    """Their rows would be taken for flushed ones: the numbers of later inserts are flushed."""
-    tier, state = table._lake.tier, table._state()
-    flushing = threading.Thread(target=open_lake().table("shop.t").flush)
-    with tier.store.writing() as connection:
-        found = tier.find(connection, state)
-        connection.lock_table(found, shared=True)
-        stamp = tier.stamp(connection, state, found)
-        flushing.start()
-        flushing.join(0.5)
-        assert flushing.is_alive()
-        insert_rows(connection, found, found.columns, [[4], [None], [0]], stamp)
-    flushing.join(30)
-    assert (ids(table), table.inline.rows) == ([1, 2, 3, 4], 0)
+def test_a_flush_waits_for_inserts_that_have_their_number(table, open_lake, monkeypatch):
+    """Their rows would be taken for flushed ones if the numbers of later inserts were flushed."""
+    numbered, go_on = threading.Event(), threading.Event()
+
+    def insert_late(*arguments: Any) -> Any:
+        if not numbered.is_set():
+            numbered.set()
+            assert go_on.wait(60)
+        return insert_rows(*arguments)
+
+    monkeypatch.setattr(inline_rows, "insert_rows", insert_late)
+    inserting = threading.Thread(target=lambda: table.insert([row(4)]))
+    inserting.start()
+    assert numbered.wait(60)
+    other = open_lake().table("shop.t")
+    is_postgresql = "postgresql" in other._lake.tier.store.database
+    if is_postgresql:  # SQLite has one writer at a time
+        other.insert([row(5)])
+    flushing = threading.Thread(target=other.flush)
+    flushing.start()
+    flushing.join(0.5)
+    assert flushing.is_alive()
+    go_on.set()
+    for thread in (inserting, flushing):
+        thread.join(60)
+    assert ids(table) == [1, 2, 3, 4, *([5] if is_postgresql else [])]
 
 
 # -------------------------------------------------------------------------------------------------
