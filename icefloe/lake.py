@@ -57,6 +57,7 @@ log = logging.getLogger("icefloe")
 
 EMBEDDED_CATALOG = "icefloe"
 _opened: list[ref[Lake]] = []  # in the order of opening
+_INLINE_URI = "inline-uri"  # in PyIceberg's configuration
 _SQLITE_WAIT_S = 60  # writers of one SQLite catalog wait for each other rather than fail
 
 
@@ -76,9 +77,11 @@ def connect(
 
     `inline_uri` is the database of inline rows (`sqlite:///…` or `postgresql://…`) for catalogs
     that are not in one, such as REST, Glue and Hive. All clients of such a catalog name the same.
+    A catalog in PyIceberg's configuration can have it as `inline-uri`.
 
     >>> lake = icefloe.connect("lake")  # doctest: +SKIP
     """
+    inline_uri = inline_uri or configured_inline_uri(catalog)
     lake = Lake(open_catalog(warehouse, catalog, properties), spark, inline_uri)
     _ = lake.spark  # fail or start now, not at the first statement
     _opened[:] = [*(earlier for earlier in _opened if earlier() is not None), ref(lake)]
@@ -344,10 +347,23 @@ def open_catalog(
     return _embedded(_plain(warehouse))
 
 
+def configured_inline_uri(catalog: str | Catalog | None) -> str | None:
+    """The database of inline rows that PyIceberg's configuration has for a catalog.
+
+    Only what this client has configured counts, and not what a REST server says.
+    """
+    if not isinstance(catalog, str):
+        return None
+    uri = (Config().get_catalog_config(catalog) or {}).get(_INLINE_URI)
+    return None if uri is None else str(uri)
+
+
 def _load(name: str, properties: dict[str, Any]) -> Catalog:
     register({**(Config().get_catalog_config(name) or {}), **properties})
     try:
-        return load_catalog(name, **properties)
+        loaded = load_catalog(name, **properties)
+        loaded.properties.pop(_INLINE_URI, None)  # files are read without it, also by Spark's tasks
+        return loaded
     except Exception as wrong:
         if isinstance(wrong, ValueError) or reveals(wrong):
             # PyIceberg's message may list all properties, so the traceback must not show it.

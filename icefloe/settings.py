@@ -331,7 +331,7 @@ class Settings:
         INLINE,
         _BOOLEAN,
         "false",
-        "Whether `insert` keeps rows in the catalog's database until they are flushed.",
+        "Whether `insert` keeps rows in a database until they are flushed.",
     )
     inline_row_limit: int = _property(
         "icefloe.inline.row-limit",

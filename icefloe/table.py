@@ -151,8 +151,8 @@ class Table:
     def insert(self, rows: object, *, idempotency_key: str | None = None) -> DmlResult:
         """Add a few rows: to the inline tier where the table has one, else as `append`.
 
-        The inline tier takes up to 10,000 rows or 8 MB in one transaction of the catalog's
-        database, without Spark and without a snapshot; the result's mode is `inline`.
+        The inline tier takes up to 10,000 rows or 8 MB in one transaction of the database that the
+        rows are in, without Spark and without a snapshot; the result's mode is `inline`.
         """
         result, self._known = insert(rows, idempotency_key, self._context(), self._known)
         return result

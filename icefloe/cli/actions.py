@@ -23,7 +23,7 @@ from icefloe.cli.shell import Shell, run_reporting_errors
 from icefloe.cli.worker import ProgressLine, Worker
 from icefloe.errors import StatementError, StorageError
 from icefloe.inspection.facts import table_facts
-from icefloe.lake import Lake, open_catalog
+from icefloe.lake import Lake, configured_inline_uri, open_catalog
 from icefloe.maintenance.orphans import OrphanSearch
 
 STDIN = "-"
@@ -39,7 +39,8 @@ class LakeOptions:
     @contextmanager
     def open(self) -> Iterator[Lake]:
         """Open the lake; a Spark session starts when it is needed."""
-        with Lake(open_catalog(self.warehouse, self.catalog, {})) as lake:
+        inline_uri = configured_inline_uri(self.catalog)
+        with Lake(open_catalog(self.warehouse, self.catalog, {}), None, inline_uri) as lake:
             yield lake
 
     @contextmanager

@@ -114,7 +114,8 @@ class InlineTier:
                         f"{INLINE} needs a database for the inline rows, and the catalog "
                         f"{self._catalog.name!r} is a {type(self._catalog).__name__}. Pass one to "
                         "connect(), such as inline_uri='postgresql://user:password@host/database', "
-                        "or use append()."
+                        "or set inline-uri in PyIceberg's configuration of the catalog. Or use "
+                        "append()."
                     )
                 self._store = InlineStore.of_catalog(self._catalog)
             return self._store

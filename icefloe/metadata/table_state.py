@@ -63,7 +63,7 @@ class TableState:
 
     @property
     def has_inline_tier(self) -> bool:
-        """Whether the catalog's database may hold rows of it; the tier belongs to main."""
+        """Whether a database may hold rows of it; the tier belongs to main."""
         if self.files_only or self.branch != MAIN:
             return False
         return self.settings.inline_enabled or INLINE_STORE in self.metadata.properties

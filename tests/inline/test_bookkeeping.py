@@ -1,16 +1,20 @@
-"""Idempotency keys, leases, deletes of rows in files, and intents."""
+"""Idempotency keys, leases, deletes of rows in files, intents, and numbers of changes."""
 
 from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
+from icefloe.errors import StorageError
 from icefloe.inline.bookkeeping import (
     acquire_lease,
     add_deletes,
     claim_key,
     find_seq,
     read_deletes,
+    read_flushed,
     read_intent,
     read_key,
     release_lease,
@@ -18,9 +22,12 @@ from icefloe.inline.bookkeeping import (
     remove_intent,
     remove_keys,
     renew_lease,
+    stamp_above,
+    write_flushed,
     write_intent,
 )
 from icefloe.inline.layout import FILE, inline_columns
+from icefloe.inline.rows import last_change, remove_through
 from icefloe.inline.store import next_stamp
 from icefloe.inline.tables import register_table
 from support.inline_store import NAME, SCHEMA, insert_in
@@ -122,3 +129,49 @@ def test_intents(store, table):
         assert not remove_intent(connection, table, 1)
         assert remove_intent(connection, table, 2**62)
         assert read_intent(connection, table) is None
+
+
+def test_what_is_flushed_never_becomes_less(store, table):
+    with store.writing() as connection:
+        assert read_flushed(connection, table) == 0
+        for through, expected in ((7, 7), (5, 7), (2**62, 2**62)):
+            write_flushed(connection, table, through)
+            assert read_flushed(connection, table) == expected
+
+
+def test_changes_are_numbered_above_those_that_are_flushed(store, table):
+    """Also where the database has counted less: it was restored from a backup."""
+    with store.writing() as connection:
+        first = next_stamp(connection).seq
+        assert stamp_above(connection, first - 1).seq == first + 1
+        assert stamp_above(connection, first + 5000).seq == first + 5001
+        assert next_stamp(connection).seq == first + 5002
+    with store.writing() as connection, pytest.raises(StorageError, match="not a backup"):
+        stamp_above(connection, 2**60)
+
+
+def test_concurrent_changes_are_numbered_above_and_apart(open_store, table):
+    def number(_: int) -> int:
+        with open_store().writing() as connection:
+            return stamp_above(connection, 1000).seq
+
+    with ThreadPoolExecutor(4) as pool:
+        numbers = list(pool.map(number, range(12)))
+    assert len(set(numbers)) == 12
+    assert min(numbers) > 1000
+
+
+def test_rows_of_changes_up_to_one(store, table):
+    with store.writing() as connection:
+        assert last_change(connection, table) is None
+        for ids in ((1, 2), (3,), (4, 5)):
+            insert_in(connection, table, *ids)
+        newest = last_change(connection, table)
+        by_number = [last_change(connection, table, rows=rows) for rows in range(1, 8)]
+        second = newest - 1
+        first = by_number[0]
+        assert by_number == [first, first, second, newest, newest, newest, newest]
+        assert last_change(connection, table, table.rows.c.seq < newest) == second
+        assert remove_through(connection, table, second) == 3
+        assert remove_through(connection, table, second) == 0
+        assert last_change(connection, table) == newest

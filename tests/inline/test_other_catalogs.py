@@ -14,10 +14,13 @@ import pytest
 import sqlalchemy as sa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import LongType
+from pyiceberg.utils.config import Config
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 import icefloe
 from icefloe import Lake, Table
+from icefloe.cli.app import app
 from icefloe.commands import flush as flush_command
 from icefloe.commands import inline_rows
 from icefloe.commands.run import flush
@@ -221,6 +224,21 @@ def test_clients_may_name_the_catalog_as_they_like(open_lake, table):
     named = open_lake(name="staging").table("shop.t")
     named.insert([row(4)])
     assert ids(named) == ids(table) == [1, 2, 3, 4]
+
+
+def test_the_command_line_takes_the_database_from_the_configuration(
+    table, server, database, monkeypatch
+):
+    def run_flush(**configuration: str) -> str:
+        for name, value in configuration.items():
+            monkeypatch.setenv(f"PYICEBERG_CATALOG__PROD__{name}", value)
+        monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # read once by a process
+        output = CliRunner().invoke(app, ["--catalog", "prod", "flush"]).output
+        return " ".join(output.split())
+
+    assert "inline-uri in PyIceberg's configuration" in run_flush(TYPE="rest", URI=server.uri)
+    assert "2 rows moved to data files" in run_flush(INLINE_URI=database)
+    assert (ids(table), table.inline.rows) == ([1, 2, 3], 0)
 
 
 # -------------------------------------------------------------------------------------------------
