@@ -95,7 +95,7 @@ class InlineInsert:
         more is no harm: values are stored by field id.
         """
         shares = self.tier.shares_database
-        if shares and not self.tier.is_current(connection, self.state):
+        if shares and not self.tier.has_pointer(connection, self.state):
             raise PointerMovedError
         needed = inline_columns(self.state.schema)
         table = self.tier.find(connection, self.state)

@@ -84,15 +84,15 @@ class InlineHandover:
         """
         stamp: ChangeStamp | None = None
         try:
-            with self.tier.changing(self.head, self.table) as connection:
-                if not self.tier.is_current(connection, self.head):
-                    raise LostRaceError("the table was committed to")
+            with self.tier.changing(self.head, self.table, check_current=True) as connection:
                 stamp = self.tier.stamp(connection, self.head, self.table)
                 if key is not None:
                     first = claim_key(connection, self.table, key, result.as_json(), stamp)
                     if first is not None:
                         return DmlResult.from_json(first)
                 self._apply(connection, stamp)
+        except PointerMovedError as moved:
+            raise LostRaceError("the table was committed to") from moved
         except StoreBusyError as busy:
             raise LostRaceError(str(busy)) from busy
         except CommitOutcomeUnknown:

@@ -224,7 +224,23 @@ def read_intent(connection: StoreConnection, table: InlineTable) -> FlushIntent 
 def remove_intent(connection: StoreConnection, table: InlineTable, snapshot_id: int) -> bool:
     """Remove the announcement of this snapshot; False if it is gone or another's."""
     found = INTENT.c.table_id == table.id, INTENT.c.snapshot_id == snapshot_id
-    return connection.execute(INTENT.delete().where(*found)).rowcount == 1
+    if connection.execute(INTENT.delete().where(*found)).rowcount != 1:
+        return False
+    counted = (
+        _upsert(connection, FLUSHED)
+        .values(table_id=table.id, through=0, intents=1)
+        .on_conflict_do_update(
+            index_elements=[FLUSHED.c.table_id], set_={"intents": FLUSHED.c.intents + 1}
+        )
+    )
+    connection.execute(counted)
+    return True
+
+
+def count_removed_intents(connection: StoreConnection, table: InlineTable) -> int:
+    """How many intents of a table were removed: more tell of a commit in between."""
+    selected = sa.select(FLUSHED.c.intents).where(FLUSHED.c.table_id == table.id)
+    return int(connection.execute(selected).scalar_one_or_none() or 0)
 
 
 def read_flushed(connection: StoreConnection, table: InlineTable) -> int:
@@ -237,7 +253,7 @@ def write_flushed(connection: StoreConnection, table: InlineTable, through: int)
     """Note that rows of changes up to this one are in files; an earlier change is not noted."""
     written = (
         _upsert(connection, FLUSHED)
-        .values(table_id=table.id, through=through)
+        .values(table_id=table.id, through=through, intents=0)
         .on_conflict_do_update(
             index_elements=[FLUSHED.c.table_id],
             set_={"through": through},

@@ -21,10 +21,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import TypeAlias
 
 from pyiceberg.table.metadata import TableMetadata
 
-from icefloe.inline.bookkeeping import FlushIntent, read_intent, remove_intent, write_flushed
+from icefloe.inline.bookkeeping import (
+    FlushIntent,
+    count_removed_intents,
+    read_intent,
+    remove_intent,
+    write_flushed,
+)
 from icefloe.inline.layout import InlineTable
 from icefloe.inline.rows import count_rows, remove_through
 from icefloe.inline.store import InlineStore, StoreConnection
@@ -35,19 +42,26 @@ log = logging.getLogger("icefloe")
 ABANDONED_MS = 5 * 60 * 1000  # by the database's clock; longer than any request takes
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.02, 1.0
 
-LoadMetadata = Callable[[], TableMetadata]
+LoadMetadata: TypeAlias = Callable[[], TableMetadata]
 
 
-def wait_for_intent(store: InlineStore, table: InlineTable, load: LoadMetadata) -> None:
-    """Return when no flush is announced; one that was abandoned is settled.
+def wait_for_intents(store: InlineStore, table: InlineTable, load: LoadMetadata) -> int:
+    """Wait until no commit is announced; one that was abandoned is settled.
 
     Args:
         store: The database of the inline rows.
         table: The table in it.
         load: Reads the table's current metadata from its catalog.
+
+    Returns:
+        How many announced commits there had been then.
     """
     wait = _FIRST_WAIT_S
-    while (intent := _intent(store, table)) is not None:
+    while True:
+        with store.reading() as connection:
+            intent = read_intent(connection, table)
+            if intent is None:
+                return count_removed_intents(connection, table)
         if intent.age > ABANDONED_MS:
             settle_intent(store, table, intent, load())
             continue
@@ -91,7 +105,8 @@ def conclude(connection: StoreConnection, table: InlineTable, cut: int, snapshot
 
 def clean_up(store: InlineStore, table: InlineTable, load: LoadMetadata) -> None:
     """Settle an abandoned intent, and remove rows that are in files: of a restored database."""
-    intent = _intent(store, table)
+    with store.reading() as connection:
+        intent = read_intent(connection, table)
     if intent is not None:
         if intent.age > ABANDONED_MS:
             settle_intent(store, table, intent, load())
@@ -108,8 +123,3 @@ def clean_up(store: InlineStore, table: InlineTable, load: LoadMetadata) -> None
 def _remove_rows(connection: StoreConnection, table: InlineTable, through: int) -> None:
     remove_through(connection, table, through)
     write_flushed(connection, table, through)
-
-
-def _intent(store: InlineStore, table: InlineTable) -> FlushIntent | None:
-    with store.reading() as connection:
-        return read_intent(connection, table)

@@ -229,12 +229,14 @@ INTENT = sa.Table(
     sa.Column("snapshot_id", sa.BigInteger, nullable=False),
     sa.Column("started", sa.BigInteger, nullable=False),
 )
-# The last change whose rows are in files, in case the table's property of that is removed.
+# The last change whose rows are in files, in case the table's property of that is removed, and how
+# many intents there have been.
 FLUSHED = sa.Table(
     "icefloe_inline_flushed",
     METADATA,
     sa.Column("table_id", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("through", sa.BigInteger, nullable=False),
+    sa.Column("intents", sa.BigInteger, nullable=False),
 )
 # Tables whose rows belong to an Iceberg table, by `table_id`.
 BY_TABLE = (KEY, LEASE, INTENT, FLUSHED)

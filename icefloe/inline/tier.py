@@ -26,9 +26,15 @@ from pyiceberg.table.metadata import TableMetadata
 
 from icefloe.errors import StatementError, UnsupportedTableError
 from icefloe.file_changes import RowVersion
-from icefloe.inline.bookkeeping import read_flushed, read_intent, remove_keys, stamp_above
+from icefloe.inline.bookkeeping import (
+    count_removed_intents,
+    read_flushed,
+    read_intent,
+    remove_keys,
+    stamp_above,
+)
 from icefloe.inline.decode import RowNames, decode_rows
-from icefloe.inline.intents import clean_up, wait_for_intent
+from icefloe.inline.intents import clean_up, wait_for_intents
 from icefloe.inline.layout import InlineTable, inline_columns
 from icefloe.inline.rows import (
     InlineRows,
@@ -198,21 +204,40 @@ class InlineTier:
             return table, select_versions(connection, table, where), through
 
     @contextmanager
-    def changing(self, state: TableState, table: InlineTable) -> Iterator[StoreConnection]:
-        """A transaction that changes rows of a table, after a flush that is under way."""
-        while True:
-            if not self.shares_database:
-                wait_for_intent(self.store, table, lambda: self._metadata(state, table))
+    def changing(
+        self, state: TableState, table: InlineTable, *, check_current: bool = False
+    ) -> Iterator[StoreConnection]:
+        """A transaction that changes rows of a table, while no commit is announced.
+
+        Args:
+            state: The state of the table.
+            table: The table in the store.
+            check_current: Whether commits that were announced must be part of the state. No
+                transaction waits for another catalog: it is asked before, and the transaction finds
+                out whether a commit was announced since.
+
+        Raises:
+            PointerMovedError: `state` is no longer the table's current state.
+        """
+        if self.shares_database:
             with self.store.writing(table) as connection:
-                if self.shares_database or read_intent(connection, table) is None:
+                if check_current and not self.has_pointer(connection, state):
+                    raise PointerMovedError
+                yield connection
+            return
+        while True:
+            before = wait_for_intents(self.store, table, lambda: self._metadata(state, table))
+            if check_current and not self._is_current_in_catalog(state):
+                raise PointerMovedError
+            with self.store.writing(table) as connection:
+                announced = read_intent(connection, table) is not None
+                if not announced and count_removed_intents(connection, table) == before:
                     yield connection
                     return
 
-    def is_current(self, connection: StoreConnection, state: TableState) -> bool:
-        """Whether the table's metadata is that of a state."""
-        if self.shares_database:
-            return pointer(connection, self.name_of(state)) == state.pointer
-        return self._is_current_in_catalog(state)
+    def has_pointer(self, connection: StoreConnection, state: TableState) -> bool:
+        """Whether a state is current by the catalog's pointer, which is in the same database."""
+        return pointer(connection, self.name_of(state)) == state.pointer
 
     def unflushed(
         self,
@@ -342,7 +367,7 @@ class InlineTier:
     def _reading(self, state: TableState) -> Iterator[StoreConnection]:
         """A transaction that reads rows of a state, which is current all the time."""
         with self.store.reading() as connection:
-            if self.shares_database and not self.is_current(connection, state):
+            if self.shares_database and not self.has_pointer(connection, state):
                 raise PointerMovedError
             yield connection
         if not self.shares_database and not self._is_current_in_catalog(state):

@@ -36,7 +36,8 @@ from icefloe.errors import (
 )
 from icefloe.inline.layout import INTENT
 from icefloe.inline.rows import insert_rows
-from icefloe.inline.tier import PointerMovedError
+from icefloe.inline.tier import InlineTier, PointerMovedError
+from icefloe.metadata.table_state import TableState
 from support.races import once_before_publish
 from support.rest_catalog import Land, Reply, RestCatalogServer, failure, running_catalog
 
@@ -847,6 +848,25 @@ def test_inline_rows_are_changed_on_top_of_other_commits(spark_table):
     once_before_publish(spark_table._lake, lambda: spark_table.iceberg.append(new))
     assert spark_table.delete().where("id = 2").execute().mode == "inline"
     assert ids(spark_table) == [1, 3, 9]
+
+
+def test_a_commit_after_the_last_look_at_the_catalog(spark_table, open_lake, spark, monkeypatch):
+    """The transaction asks no catalog, and finds that a commit was announced since."""
+    other, look = open_lake(spark=spark).table("shop.t"), InlineTier._is_current_in_catalog
+    theirs = [other.update().set("n", "5").where("id = 1")]
+
+    def commit_after_look(tier: InlineTier, state: TableState) -> bool:
+        is_current = look(tier, state)
+        if tier is spark_table._lake.tier and theirs and is_publishing:
+            theirs.pop().execute()
+        return is_current
+
+    is_publishing: list[bool] = []
+    monkeypatch.setattr(InlineTier, "_is_current_in_catalog", commit_after_look)
+    once_before_publish(spark_table._lake, lambda: is_publishing.append(True))
+    with pytest.raises(ConflictError, match="added rows"):
+        spark_table.update().set("n", "n + 1").where("n = 5 OR id = 2").execute()
+    assert (theirs, everything(spark_table)) == ([], [(1, 5), (2, 0), (3, 0)])
 
 
 def test_random_statements_with_faults(open_lake, server, spark):
