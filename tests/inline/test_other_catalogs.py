@@ -777,11 +777,14 @@ def test_a_delete_waits_for_a_flush_that_is_announced(spark_table, server, open_
     flushing.start()
     assert asked.wait(30)
     deleted: list[int] = []
+    publishing = threading.Event()
+    once_before_publish(spark_table._lake, publishing.set)
     delete = threading.Thread(
         target=lambda: deleted.append(spark_table.delete().where("id = 2").execute().rows_deleted)
     )
     delete.start()
-    delete.join(3)
+    assert publishing.wait(60)
+    delete.join(2)
     assert delete.is_alive()
     answer.set()
     for thread in (flushing, delete):
