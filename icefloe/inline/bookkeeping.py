@@ -1,4 +1,4 @@
-"""What a store has beside rows: idempotency keys, leases, deletes of rows in files, intents.
+"""What a store has beside rows: keys, leases, deletes of rows in files, intents, change numbers.
 
 All times are the database's, in milliseconds since 1970. Functions take the transaction they are
 part of, so what they write becomes visible together with the rows of the same transaction.

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +49,7 @@ from support.rest_catalog import Land, Reply, RestCatalogServer, failure, runnin
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("n", pa.int32())])
 INLINE = {"icefloe.inline.enabled": "true"}
 FLUSHED = "icefloe.inline.flushed-through"
+KILLED_WRITER = Path(__file__).parent / "killed_writer.py"
 OpenLake = Callable[..., Lake]
 
 
@@ -276,7 +282,9 @@ def test_the_background_flush_leaves_the_rest_inline(lake):
     table = lake.create_table("shop.t", SCHEMA, properties={**INLINE, **limit})
     for number in range(4):
         table.insert([row(number)])
-    lake._flusher.stop()
+    deadline = time.monotonic() + 60
+    while table.inline.rows > 1 and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert (ids(table), table.inline.rows) == ([0, 1, 2, 3], 1)
 
 
@@ -441,6 +449,35 @@ def test_a_flush_that_dies_at_any_step(table, open_lake, monkeypatch, step, when
     abandon_intents(fresh)
     fresh.flush()
     assert (ids(fresh), stored(fresh), intents(fresh)) == ([1, 2, 3, 4], 0, 0)
+
+
+@pytest.mark.requirement("X02")
+@pytest.mark.parametrize(
+    ("when", "step", "rows_inline"),
+    [
+        ("after", "announce", 2),
+        pytest.param("before", "ask the catalog", 2, marks=pytest.mark.slow),
+        ("after", "ask the catalog", 0),
+        pytest.param("after", "conclude", 0, marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_flush(lake, server, database, when, step, rows_inline):
+    table = lake.create_table("t", SCHEMA, properties=INLINE)
+    table.insert([row(1), row(2)])
+    arguments = [f"{server.uri} {database}", "flush", when, step]
+    done = subprocess.run(
+        [sys.executable, KILLED_WRITER, *arguments],
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        timeout=120,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert (ids(table), table.inline.rows) == ([1, 2], rows_inline)
+    table.insert([row(3)])
+    assert ids(table) == [1, 2, 3]
+    abandon_intents(table)
+    table.flush()
+    assert (ids(table), stored(table), intents(table)) == ([1, 2, 3], 0, 0)
 
 
 @pytest.mark.requirement("X10")
@@ -811,6 +848,8 @@ def test_statements_settle_the_intent_of_a_dead_flush(
     assert (everything(spark_table), intents(spark_table)) == ([(1, 0), (2, 5)], 0)
 
 
+@pytest.mark.every_variant
+@on_both_databases
 def test_inline_rows_that_another_writer_changed_are_a_conflict(spark_table, open_lake, spark):
     other = open_lake(spark=spark).table("shop.t")
     change = spark_table.update().set("n", "n + 1").where("id = 2")
@@ -834,6 +873,8 @@ def test_a_flush_before_a_statement_begins_again(spark_table, open_lake, spark):
     assert (result.rows_updated, everything(spark_table)) == (2, [(1, 1), (2, 11), (3, 0)])
 
 
+@pytest.mark.every_variant
+@on_both_databases
 def test_rows_inserted_while_files_are_changed(spark_table, open_lake):
     """They conflict if the statement would have changed them: it is serializable."""
     other = open_lake().table("shop.t")
