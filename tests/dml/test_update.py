@@ -238,7 +238,6 @@ def test_computed_values(table_of, mode, partition_by):
     assert [row[3] for row in rows(table)] == [10, 120, 130]
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("U23")
 def test_target_file_size_bounds_new_files(table_of, mode, partition_by):
     table = table_of(

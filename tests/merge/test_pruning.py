@@ -193,7 +193,6 @@ def test_the_limit_is_inclusive_and_a_count_above_it_is_reported(table_of, mode,
         assert applied or any("1001 partitions" in reason for reason in plan.reasons)
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("M20")
 def test_partition_column_that_is_not_compared_prunes_nothing(table_of, mode):
     table = table_of(SCHEMA, FOUR, mode=mode, partition_by=("region",))
