@@ -133,7 +133,7 @@ def change_inline_rows(
     if cut is None or not len(cut.rows):
         return InlineChanges()
     read = frozenset(cut.rows.versions)
-    if not bound.assigned and cut.is_exact and bound.lowered.exact is not None:
+    if not bound.assigned and cut.is_exact and bound.lowered.exact_for_rows:
         return InlineChanges(removed=tuple(cut.rows.versions), read=read)
     changed = _changed_rows(spark, bound, cut, alias)
     seqs = dict(cut.rows.versions)
