@@ -46,6 +46,7 @@ from icefloe.pruning.literals import (
 from icefloe.spark.sql_text import SqlText
 from icefloe.statements import Condition, Expression, RowStatement
 
+_FIRST_PLAIN_YEAR = 1970
 _MAX_DIGITS = 38  # of a literal that Spark reads as a decimal
 _BITS: Mapping[type[IcebergType], int] = {IntegerType: 32, LongType: 64}
 
@@ -139,7 +140,8 @@ def _value(written: Expression, field: NestedField) -> tuple[Any] | None:
         case float(), DoubleType() if written != 0:  # the sign of zero
             return (written,)
         case date(), DateType() if not isinstance(written, datetime):
-            return (written,)
+            # Spark gets it as a java.sql.Date, which has other calendars and zones in the past.
+            return (written,) if written.year >= _FIRST_PLAIN_YEAR else None
         case _:
             return None
 
