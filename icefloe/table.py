@@ -118,9 +118,9 @@ class Table:
         request = ScanRequest(columns, where, limit, snapshot_id, as_of)
         return read_rows(self._context(), self._state(), request)
 
-    def count(self) -> int:
-        """How many live rows there are."""
-        return count_rows(self._context(), self._state())
+    def count(self, where: Condition | None = None) -> int:
+        """How many live rows there are, or for how many of them a condition is true."""
+        return count_rows(self._context(), self._state(), where)
 
     def to_arrow(
         self,

@@ -12,19 +12,22 @@ from pyspark.sql import functions as F
 
 from icefloe.commands.bind import lower_condition
 from icefloe.commands.context import Context
+from icefloe.commands.local_bind import lower_locally
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.inline.tier import INLINE_FILE, Cut, PointerMovedError
 from icefloe.metadata.table_state import TableState, at_snapshot, snapshot_as_of
 from icefloe.pruning.candidates import Candidate, plan_files
+from icefloe.pruning.comparisons import FilePredicate
 from icefloe.scan.file_keys import refuse_unplain
 from icefloe.scan.read_guard import guarded
-from icefloe.scan.scan import Scan
+from icefloe.scan.scan import Scan, read_deleted_rows
 from icefloe.schema.to_spark import spark_schema
 from icefloe.spark import columns as names
 from icefloe.spark.columns import quote, quoted, selected
 from icefloe.spark.errors import of_one_row, translate_spark_errors
 from icefloe.spark.expressions import expression
 from icefloe.spark.frames import frame_of
+from icefloe.spark.session import time_zone
 from icefloe.spark.sql_text import SqlText
 from icefloe.statements import Condition
 from icefloe.storage.locations import spark_uri
@@ -48,9 +51,59 @@ class ScanRequest:
 EVERY_ROW = ScanRequest()
 
 
-def count_rows(context: Context, state: TableState) -> int:
-    """How many live rows there are."""
-    return read_rows(context, state).count()
+def count_rows(context: Context, state: TableState, where: Condition | None = None) -> int:
+    """How many live rows there are, by metadata and the database where these have the answer."""
+    while True:
+        try:
+            counted = _count_without_spark(context, state, where)
+            break
+        except PointerMovedError:
+            state = context.read_state(state.branch)
+    if counted is not None:
+        return counted
+    return read_rows(context, state, ScanRequest(where=where)).count()
+
+
+def _count_without_spark(
+    context: Context, state: TableState, where: Condition | None
+) -> int | None:
+    """Rows of files by their manifests, less deleted positions, and inline rows; None in doubt."""
+    lowered = lower_exactly(context, where, state)
+    if lowered is None:
+        return None
+    candidates = plan_files(state, lowered).candidates
+    if not all(_can_count(c) and (where is None or c.covered) for c in candidates):
+        return None
+    inline = context.tier.count(state, lowered.inclusive)
+    if inline is None:
+        return None
+    deleted, _ = read_deleted_rows(state, candidates)
+    live = sum(c.live.rows - len(deleted.get(c.path, ())) for c in candidates)
+    _flush_when_old(context, state)
+    return live + inline
+
+
+def _can_count(candidate: Candidate) -> bool:
+    """Whether metadata has the number of live rows; some writers leave a row count out."""
+    return candidate.live.rows > 0 and not candidate.equality_deletes
+
+
+def lower_exactly(
+    context: Context, where: Condition | None, state: TableState
+) -> FilePredicate | None:
+    """A condition that is exact for rows; None in doubt.
+
+    Spark is asked for its time zone alone, and only where the condition is in doubt without it.
+    """
+    lowered = lower_locally(where, state)
+    if lowered is None and isinstance(where, str):
+        lowered = lower_locally(where, state, time_zone(context.spark))
+    return lowered
+
+
+def _flush_when_old(context: Context, state: TableState) -> None:
+    if state.has_inline_tier and state.settings.inline_max_age_ms is not None:
+        context.flush_soon(state, 0)
 
 
 def read_rows(context: Context, state: TableState, request: ScanRequest = EVERY_ROW) -> DataFrame:
@@ -67,8 +120,7 @@ def _read_rows(context: Context, state: TableState, request: ScanRequest) -> Dat
     where = SqlText.of(where) if isinstance(where, str) else where
     lowered = lower_condition(where, state, context.spark)
     cut = context.tier.cut(state, lowered.inclusive)
-    if cut is not None and state.settings.inline_max_age_ms is not None:
-        context.flush_soon(state, 0)
+    _flush_when_old(context, state)
     files = plan_files(state, lowered)
     available = [field.name for field in state.schema.fields]
     with translate_spark_errors(available):

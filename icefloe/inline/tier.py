@@ -123,6 +123,25 @@ class InlineTier:
             rows = select_rows(connection, table, inline_columns(state.schema), where)
             return Cut(table, state.schema, rows, is_exact(condition, state.schema, table.rows))
 
+    def count(self, state: TableState, condition: BooleanExpression) -> int | None:
+        """How many inline rows a condition is TRUE for; None if only Spark can evaluate it.
+
+        Raises:
+            PointerMovedError: `state` is no longer the table's current state.
+        """
+        if not state.has_inline_tier:
+            return 0
+        with self.store.reading() as connection:
+            if pointer(connection, self.name_of(state)) != state.pointer:
+                raise PointerMovedError
+            table = self.find(connection, state)
+            if table is None:
+                return 0
+            if not is_exact(condition, state.schema, table.rows):
+                return None
+            where = row_filter(condition, state.schema, table.rows)
+            return count_rows(connection, table, where)
+
     def find(self, connection: StoreConnection, state: TableState) -> InlineTable | None:
         """The table in the store; None if no row was ever inserted.
 
