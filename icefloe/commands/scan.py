@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+import pandas as pd
 import pyarrow as pa
+from pyiceberg.schema import Schema
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from icefloe.commands.bind import lower_condition
 from icefloe.commands.context import Context
@@ -18,6 +22,8 @@ from icefloe.inline.tier import INLINE_FILE, Cut, PointerMovedError
 from icefloe.metadata.table_state import TableState, at_snapshot, snapshot_as_of
 from icefloe.pruning.candidates import Candidate, plan_files
 from icefloe.pruning.comparisons import FilePredicate
+from icefloe.scan.arrow_rows import ArrowRead, read_arrow_rows
+from icefloe.scan.columns import nullable
 from icefloe.scan.file_keys import refuse_unplain
 from icefloe.scan.read_guard import guarded
 from icefloe.scan.scan import Scan, read_deleted_rows
@@ -142,6 +148,85 @@ def _read_rows(context: Context, state: TableState, request: ScanRequest) -> Dat
         rows = selected(rows, _selected_columns(columns, available))
         _ = rows.schema  # over Spark Connect, only this makes Spark analyse it
         return rows if request.limit is None else rows.limit(request.limit)
+
+
+# -------------------------------------------------------------------------------------------------
+# Small reads without a Spark job
+
+
+def read_arrow(context: Context, state: TableState, request: ScanRequest) -> pa.Table:
+    """Live rows as an Arrow table, in the types of `DataFrame.toArrow`."""
+    rows = _read_few_rows(context, state, request)
+    return read_rows(context, state, request).toArrow() if rows is None else rows
+
+
+def read_pandas(context: Context, state: TableState, request: ScanRequest) -> pd.DataFrame:
+    """Live rows as a pandas frame; Spark converts the values also of those it did not read.
+
+    PySpark converts numbers in structs batch by batch, so these are read in Spark's batches.
+    """
+    fields = [f for f in state.schema.fields if not request.columns or f.name in request.columns]
+    is_plain = all(field.field_type.is_primitive for field in fields)
+    rows = _read_few_rows(context, state, request) if is_plain else None
+    if rows is None:
+        return read_rows(context, state, request).toPandas()
+    return frame_of(context.spark, rows).toPandas()
+
+
+def _read_few_rows(context: Context, state: TableState, request: ScanRequest) -> pa.Table | None:
+    """Rows of an exact condition, inline and of a few small files; None if Spark has to read."""
+    while True:
+        names = _plain_names(request, state)
+        lowered = lower_exactly(context, request.where, state) if names else None
+        if names is None or lowered is None:
+            return None
+        try:
+            return _few_rows(context, state, lowered, names, request.limit)
+        except PointerMovedError:
+            state = context.read_state(state.branch)
+
+
+def _few_rows(
+    context: Context,
+    state: TableState,
+    lowered: FilePredicate,
+    names: Sequence[str],
+    limit: int | None,
+) -> pa.Table | None:
+    target = _spark_arrow_schema(context.spark, state, names)
+    read = ArrowRead(state, lowered.inclusive, names, limit)
+    rows = read_arrow_rows(read, plan_files(state, lowered).candidates)
+    if rows is None:
+        return None
+    fields = {field.name: field for field in state.schema.fields}
+    selected = Schema(*(fields[name] for name in names))
+    cut = context.tier.cut(state, lowered.inclusive, selected, limit)
+    _flush_when_old(context, state)
+    if cut is not None and not cut.is_exact:
+        return None
+    parts = [rows.cast(target)] if cut is None else [rows.cast(target), cut.arrow().cast(target)]
+    return pa.concat_tables(parts).slice(0, limit)
+
+
+def _plain_names(request: ScanRequest, state: TableState) -> list[str] | None:
+    """The table's columns that are asked for; None for what only Spark selects, or refuses."""
+    available = [field.name for field in state.schema.fields]
+    names = available if request.columns is None else list(request.columns)
+    is_limit = request.limit is None or (type(request.limit) is int and request.limit >= 0)
+    is_plain = not isinstance(request.columns, str) and set(names) <= set(available)
+    once = len({name.lower() for name in names}) == len(names) > 0
+    return names if is_limit and is_plain and once else None
+
+
+def _spark_arrow_schema(spark: SparkSession, state: TableState, names: Sequence[str]) -> pa.Schema:
+    """The Arrow types that Spark gives these columns; refuses tables that Spark cannot read."""
+    by_name = {field.name: field.dataType for field in spark_schema(state.schema).fields}
+    fields = [T.StructField(name, nullable(by_name[name])) for name in names]
+    large = spark.conf.get("spark.sql.execution.arrow.useLargeVarTypes") == "true"
+    return to_arrow_schema(T.StructType(fields), timezone="UTC", prefers_large_types=large)
+
+
+# -------------------------------------------------------------------------------------------------
 
 
 def inline_frame(spark: SparkSession, cut: Cut) -> DataFrame:

@@ -100,7 +100,7 @@ def encode_literal(kind: str, value: bool | int | float | str | bytes | Decimal)
         case Decimal():
             return _encode_unscaled(value)
         case _ if kind == FLOAT:
-            return int(_sortable_bits(np.array([value], dtype=np.float64))[0])
+            return int(sortable_bits(np.array([value], dtype=np.float64))[0])
         case _:
             return int(value)
 
@@ -145,11 +145,11 @@ def _encode_integers(array: pa.Array) -> list[Value]:
 
 def _encode_floats(array: pa.Array) -> list[Value]:
     doubles = pc.fill_null(array.cast(pa.float64()), 0.0).to_numpy()
-    numbers: list[Value] = _sortable_bits(doubles).tolist()
+    numbers: list[Value] = sortable_bits(doubles).tolist()
     return numbers
 
 
-def _sortable_bits(doubles: np.ndarray[Any, np.dtype[np.float64]]) -> Any:
+def sortable_bits(doubles: np.ndarray[Any, np.dtype[np.float64]]) -> Any:
     """Integers in the order of the doubles: -0.0 before 0.0, NaN last."""
     bits = np.where(np.isnan(doubles), np.int64(CANONICAL_NAN), doubles.view(np.int64))
     return np.where(bits < 0, bits ^ MAGNITUDE_BITS, bits)

@@ -104,8 +104,20 @@ class InlineTier:
             if self._store is not None:
                 self._store.close()
 
-    def cut(self, state: TableState, condition: BooleanExpression | None = None) -> Cut | None:
+    def cut(
+        self,
+        state: TableState,
+        condition: BooleanExpression | None = None,
+        schema: Schema | None = None,
+        limit: int | None = None,
+    ) -> Cut | None:
         """The inline rows of a table that a condition may be TRUE for; None if it has no tier.
+
+        Args:
+            state: The state of the table.
+            condition: An expression as `FilePredicate.inclusive`; without it, every row.
+            schema: The columns to read, a part of the table's schema.
+            limit: How many rows are enough; applies to an exact cut alone.
 
         Raises:
             PointerMovedError: `state` is no longer the table's current state.
@@ -119,9 +131,12 @@ class InlineTier:
             table = self.find(connection, state)
             if table is None:
                 return None
+            schema = state.schema if schema is None else schema
+            exact = is_exact(condition, state.schema, table.rows)
             where = row_filter(condition, state.schema, table.rows)
-            rows = select_rows(connection, table, inline_columns(state.schema), where)
-            return Cut(table, state.schema, rows, is_exact(condition, state.schema, table.rows))
+            columns = inline_columns(schema)
+            rows = select_rows(connection, table, columns, where, limit if exact else None)
+            return Cut(table, schema, rows, exact)
 
     def count(self, state: TableState, condition: BooleanExpression) -> int | None:
         """How many inline rows a condition is TRUE for; None if only Spark can evaluate it.

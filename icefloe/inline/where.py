@@ -40,7 +40,14 @@ from pyiceberg.expressions import (
 )
 from pyiceberg.expressions.literals import AboveMax, BelowMin, Literal
 from pyiceberg.schema import Schema
-from pyiceberg.types import DoubleType, IcebergType, NestedField, PrimitiveType, UnknownType
+from pyiceberg.types import (
+    DoubleType,
+    FloatType,
+    IcebergType,
+    NestedField,
+    PrimitiveType,
+    UnknownType,
+)
 
 from icefloe.inline.encode import encode_literal
 from icefloe.inline.layout import (
@@ -248,17 +255,22 @@ class _Column:
 
     def _encode(self, literal: Literal[Any]) -> int | bytes | None:
         """The literal as a value of the column; None if the type does not have it."""
-        # Spark compares a FLOAT as double: 0.1 is no float, and must not become one.
-        target = DoubleType() if self.kind == FLOAT else self.type
-        try:
-            converted = literal.to(target)
-        except (TypeError, ValueError):
-            return None
-        if isinstance(converted, AboveMax | BelowMin):
-            return None
-        if not _same_number(literal.value, converted.value):
-            return None
-        return encode_literal(self.kind, converted.value)
+        value = literal_value(literal, self.type)
+        return None if value is None else encode_literal(self.kind, value)
+
+
+def literal_value(literal: Literal[Any], kind: IcebergType) -> Any | None:
+    """The value of a literal that is compared with values of a type; None if it has no such value.
+
+    Spark compares a FLOAT as double: 0.1 is no float, and must not become one.
+    """
+    try:
+        converted = literal.to(DoubleType() if isinstance(kind, FloatType) else kind)
+    except (TypeError, ValueError):
+        return None
+    if isinstance(converted, AboveMax | BelowMin):
+        return None
+    return converted.value if _same_number(literal.value, converted.value) else None
 
 
 def _same_number(literal: object, converted: object) -> bool:
