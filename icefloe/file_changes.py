@@ -56,6 +56,9 @@ class InlineChanges:
     replaced: tuple[RowVersion, ...] = ()
     new_values: pa.Table | None = None  # of the replaced rows, in their order
     read: frozenset[RowVersion] = frozenset()  # every version that the statement looked at
+    # The last change of the database that the statement saw, where its number tells: if this is the
+    # next one, no row was inserted or changed in between.
+    read_at: int | None = None
     everything: bool = False  # `removed` are all rows that there were at the head
 
     @property

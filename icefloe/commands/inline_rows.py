@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -16,11 +16,11 @@ from icefloe.commit.catalog import load_table
 from icefloe.commit.publish import find_earlier_result
 from icefloe.errors import CommitOutcomeUnknown, StorageError
 from icefloe.file_changes import InlineChanges
-from icefloe.inline.bookkeeping import claim_key, find_seq
+from icefloe.inline.bookkeeping import claim_key, find_seq, next_stamp
 from icefloe.inline.encode import encode_rows
 from icefloe.inline.layout import InlineTable, Value, inline_columns
 from icefloe.inline.rows import insert_rows, row_span
-from icefloe.inline.store import ChangeStamp, StoreConnection, next_stamp
+from icefloe.inline.store import ChangeStamp, StoreConnection
 from icefloe.inline.tables import add_missing_columns, pointer, register_table
 from icefloe.inline.tier import Cut, InlineTier, PointerMovedError
 from icefloe.metadata.table_state import TableState
@@ -132,18 +132,18 @@ def change_inline_rows(
     """
     if cut is None or not len(cut.rows):
         return InlineChanges()
-    read = frozenset(cut.rows.versions)
+    read = InlineChanges(read=frozenset(cut.rows.versions), read_at=cut.read_at)
     if not bound.assigned and cut.is_exact and bound.lowered.exact_for_rows:
-        return InlineChanges(removed=tuple(cut.rows.versions), read=read)
+        return replace(read, removed=tuple(cut.rows.versions))
     changed = _changed_rows(spark, bound, cut, alias)
     seqs = dict(cut.rows.versions)
     row_ids = changed.column(columns.POS).to_pylist()
     versions = tuple((row_id, seqs[row_id]) for row_id in row_ids)
     if not bound.assigned:
-        return InlineChanges(removed=versions, read=read)
+        return replace(read, removed=versions)
     values = as_schema(changed.drop_columns([columns.POS]), cut.schema)
     new_values = values if versions else None
-    return InlineChanges(replaced=versions, new_values=new_values, read=read)
+    return replace(read, replaced=versions, new_values=new_values)
 
 
 def _changed_rows(spark: SparkSession, bound: Bound, cut: Cut, alias: str) -> pa.Table:

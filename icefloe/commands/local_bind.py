@@ -7,13 +7,12 @@ same values. Everything else, errors included, is left to Spark: the result is N
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from fractions import Fraction
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     BooleanType,
@@ -43,6 +42,7 @@ from icefloe.pruning.literals import (
     read_literal,
     to_decimal,
 )
+from icefloe.schema.arrow_values import arrow_schema
 from icefloe.spark.sql_text import SqlText
 from icefloe.statements import Condition, Expression, RowStatement
 
@@ -88,15 +88,15 @@ def change_exact_rows(bound: LocalBound, cut: Cut | None) -> InlineChanges:
     if cut is None or not len(cut.rows):
         return InlineChanges()
     versions = tuple(cut.rows.versions)
+    read = InlineChanges(read=frozenset(versions), read_at=cut.read_at)
     if not bound.assigned:
-        return InlineChanges(removed=versions, read=frozenset(versions))
+        return replace(read, removed=versions)
     rows = cut.arrow()
     for name, value in bound.assigned.items():
         index = rows.schema.get_field_index(name)
         column = pa.repeat(value, rows.num_rows)
         rows = rows.set_column(index, rows.schema.field(index).with_nullable(True), column)
-    new_values = as_schema(rows, cut.schema)
-    return InlineChanges(replaced=versions, new_values=new_values, read=frozenset(versions))
+    return replace(read, replaced=versions, new_values=as_schema(rows, cut.schema))
 
 
 # -------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def _values(
     assignments: Sequence[tuple[str, Expression]], schema: Schema
 ) -> dict[str, pa.Scalar] | None:
     """The literal values by column; None in doubt about one of them, or about its column."""
-    types = schema_to_pyarrow(schema, include_field_ids=False)
+    types = arrow_schema(schema)
     values: dict[str, pa.Scalar] = {}
     for name, written in assignments:
         fields = [field for field in schema.fields if field.name.lower() == name.lower()]

@@ -18,7 +18,7 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from icefloe.commit.conflicts import ConflictCheck
 from icefloe.errors import CommitOutcomeUnknown, ConflictError, StorageError, StoreBusyError
 from icefloe.file_changes import FileChanges, InlineChanges, RemoveEverything
-from icefloe.inline.bookkeeping import claim_key, find_seq, read_key
+from icefloe.inline.bookkeeping import claim_key, find_seq, next_stamp, read_key
 from icefloe.inline.encode import encode_rows
 from icefloe.inline.layout import InlineTable, inline_columns
 from icefloe.inline.rows import (
@@ -28,7 +28,7 @@ from icefloe.inline.rows import (
     replace_rows,
     select_versions,
 )
-from icefloe.inline.store import ChangeStamp, StoreConnection, next_stamp
+from icefloe.inline.store import ChangeStamp, StoreConnection
 from icefloe.inline.tables import add_missing_columns, dropped, pointer, swap_pointer
 from icefloe.inline.tier import InlineTier, PointerMovedError
 from icefloe.inline.where import row_filter
@@ -115,7 +115,8 @@ class InlineHandover:
             raise self._conflict(
                 f"another writer changed {len(missing)} inline rows that this statement changes"
             )
-        self._refuse_unread(connection, table)
+        if changes.read_at is None or stamp.seq != changes.read_at + 1:
+            self._refuse_unread(connection, table)
         remove_versions(connection, table, changes.removed)
         if changes.new_values is not None:
             encoded = encode_rows(changes.new_values, self.schema)

@@ -1,4 +1,4 @@
-"""What a store has beside rows: idempotency keys, leases, deletes of rows in files, intents.
+"""What a store has beside rows: keys, leases, deletes of rows in files, intents, change numbers.
 
 All times are the database's, in milliseconds since 1970. Functions take the transaction they are
 part of, so what they write becomes visible together with the rows of the same transaction.
@@ -14,8 +14,17 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from icefloe.inline.layout import DELETE, FILE, INTENT, KEY, LEASE, InlineTable
-from icefloe.inline.store import ChangeStamp, StoreConnection
+from icefloe.inline.layout import (
+    DELETE,
+    FILE,
+    INTENT,
+    KEY,
+    LEASE,
+    SEQUENCE,
+    STORE,
+    InlineTable,
+)
+from icefloe.inline.store import CLOCKS, ChangeStamp, StoreConnection
 
 _CHUNK = 500  # positions per statement
 
@@ -213,3 +222,34 @@ def remove_intent(connection: StoreConnection, table: InlineTable, snapshot_id: 
     """Remove the announcement of this snapshot; False if it is gone or another's."""
     found = INTENT.c.table_id == table.id, INTENT.c.snapshot_id == snapshot_id
     return connection.execute(INTENT.delete().where(*found)).rowcount == 1
+
+
+# -------------------------------------------------------------------------------------------------
+# Numbers of changes
+
+# Statements of every insert are built once, which is most of their time.
+_COUNT_UP = STORE.update().values(seq=STORE.c.seq + 1)
+_LAST = sa.select(STORE.c.seq)
+_LAST_AND_TIME = sa.select(STORE.c.seq, sa.literal_column(CLOCKS["sqlite"], sa.BigInteger))
+
+
+def next_stamp(connection: StoreConnection) -> ChangeStamp:
+    """Number a change of this write transaction."""
+    if connection.is_postgresql:
+        number = sa.select(SEQUENCE.next_value(), connection.clock)
+        seq, at = connection.execute(number).one()
+        return ChangeStamp(seq, at)
+    connection.execute(_COUNT_UP)
+    seq, at = connection.execute(_LAST_AND_TIME).one()
+    return ChangeStamp(seq, at)
+
+
+def last_change(connection: StoreConnection) -> int | None:
+    """The number of the last change that the transaction sees; None where numbers do not tell.
+
+    On SQLite changes are numbered in the order of their commits: if the next one has the next
+    number, there was none in between. PostgreSQL's sequence is in no such order.
+    """
+    if connection.is_postgresql:
+        return None
+    return int(connection.execute(_LAST).scalar_one())

@@ -24,7 +24,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, MapType, StructType, UnknownType
 
@@ -42,6 +41,7 @@ from icefloe.inline.layout import (
     Value,
     kind_of,
 )
+from icefloe.schema.arrow_values import arrow_schema
 
 Json: TypeAlias = int | str | list[Any] | dict[str, Any] | None
 
@@ -70,7 +70,7 @@ def encode_rows(rows: pa.Table, schema: Schema) -> list[list[Value]]:
         raise SchemaMismatchError(
             f"The rows have the columns {rows.column_names}, the table has {names}."
         )
-    types = schema_to_pyarrow(schema, include_field_ids=False).types
+    types = arrow_schema(schema).types
     encoded: list[list[Value]] = []
     for field, column, expected in zip(schema.fields, rows.columns, types, strict=True):
         if isinstance(field.field_type, UnknownType):

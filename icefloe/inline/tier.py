@@ -19,7 +19,7 @@ from pyiceberg.schema import Schema
 
 from icefloe.errors import UnsupportedTableError
 from icefloe.file_changes import RowVersion
-from icefloe.inline.bookkeeping import remove_keys
+from icefloe.inline.bookkeeping import last_change, remove_keys
 from icefloe.inline.decode import RowNames, decode_rows
 from icefloe.inline.layout import InlineTable, inline_columns
 from icefloe.inline.rows import (
@@ -69,6 +69,7 @@ class Cut:
     schema: Schema
     rows: InlineRows
     is_exact: bool  # exactly the rows that the condition is TRUE for
+    read_at: int | None = None  # the last change that it has, where numbers of changes tell
 
     def arrow(self) -> pa.Table:
         """The rows with the table's columns and types."""
@@ -136,7 +137,7 @@ class InlineTier:
             where = row_filter(condition, state.schema, table.rows)
             columns = inline_columns(schema)
             rows = select_rows(connection, table, columns, where, limit if exact else None)
-            return Cut(table, schema, rows, exact)
+            return Cut(table, schema, rows, exact, last_change(connection))
 
     def count(self, state: TableState, condition: BooleanExpression) -> int | None:
         """How many inline rows a condition is TRUE for; None if only Spark can evaluate it.

@@ -10,6 +10,7 @@ from icefloe.inline.bookkeeping import (
     add_deletes,
     claim_key,
     find_seq,
+    next_stamp,
     read_deletes,
     read_intent,
     read_key,
@@ -21,7 +22,6 @@ from icefloe.inline.bookkeeping import (
     write_intent,
 )
 from icefloe.inline.layout import FILE, inline_columns
-from icefloe.inline.store import next_stamp
 from icefloe.inline.tables import register_table
 from support.inline_store import NAME, SCHEMA, insert_in
 
