@@ -39,7 +39,7 @@ from icefloe.inline.tables import (
     register_table,
     rename_table,
 )
-from icefloe.inline.where import is_exact, row_filter
+from icefloe.inline.where import translate
 from icefloe.metadata.table_state import TableState
 from icefloe.settings import INLINE, INLINE_STORE
 
@@ -133,11 +133,10 @@ class InlineTier:
             if table is None:
                 return None
             schema = state.schema if schema is None else schema
-            exact = is_exact(condition, state.schema, table.rows)
-            where = row_filter(condition, state.schema, table.rows)
-            columns = inline_columns(schema)
-            rows = select_rows(connection, table, columns, where, limit if exact else None)
-            return Cut(table, schema, rows, exact, last_change(connection))
+            judged = translate(condition, state.schema, table.rows)
+            enough = limit if judged.exact else None
+            rows = select_rows(connection, table, inline_columns(schema), judged.where, enough)
+            return Cut(table, schema, rows, judged.exact, last_change(connection))
 
     def count(self, state: TableState, condition: BooleanExpression) -> int | None:
         """How many inline rows a condition is TRUE for; None if only Spark can evaluate it.
@@ -153,10 +152,8 @@ class InlineTier:
             table = self.find(connection, state)
             if table is None:
                 return 0
-            if not is_exact(condition, state.schema, table.rows):
-                return None
-            where = row_filter(condition, state.schema, table.rows)
-            return count_rows(connection, table, where)
+            rows = translate(condition, state.schema, table.rows)
+            return count_rows(connection, table, rows.where) if rows.exact else None
 
     def find(self, connection: StoreConnection, state: TableState) -> InlineTable | None:
         """The table in the store; None if no row was ever inserted.

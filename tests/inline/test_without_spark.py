@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from icefloe import Lake, Table
 from icefloe.commands.bind import bind_assignments
 from icefloe.commands.local_bind import bind_locally, lower_locally
+from icefloe.commit.handover import InlineHandover
 from icefloe.errors import (
     ColumnNotFoundError,
     ConflictError,
@@ -288,3 +289,37 @@ def test_the_plan_is_explained_without_spark(sparkless):
     table = few(sparkless)
     plan = table.delete().where("id = 1").explain()
     assert (plan.files, plan.operation) == ((), "delete")
+
+
+def test_a_row_that_comes_to_match_concurrently_is_a_conflict(sparkless):
+    table = few(sparkless)
+    once_before_publish(
+        sparkless, lambda: sparkless.table("x.few").update().set("n", "3").where("id = 1").execute()
+    )
+    with pytest.raises(ConflictError):
+        table.delete().where("n = 3").execute()
+    assert ids(table, "n = 3") == [1, 3]
+
+
+def test_other_rows_and_tables_that_change_concurrently_are_none(sparkless):
+    table = few(sparkless)
+    other = sparkless.create_table("x.other", FEW_DDL, properties=INLINE)
+    row = {"id": 40, "region": None, "n": 9, "d": None}
+    once_before_publish(sparkless, lambda: other.insert([row]))
+    assert table.delete().where("n = 3").execute().rows_deleted == 1
+    once_before_publish(sparkless, lambda: table.insert([row]))
+    assert table.update().set("n", "7").where("n = 4").execute().rows_updated == 1
+    assert ids(table, "n >= 4") == [4, 5, 40]
+
+
+def test_conditions_are_not_searched_for_again_if_nothing_changed(sparkless, monkeypatch):
+    table = few(sparkless)
+    searched = []
+    monkeypatch.setattr(
+        InlineHandover, "_refuse_unread", lambda *arguments: searched.append(arguments)
+    )
+    table.delete().where("n = 3").execute()
+    assert searched == []
+    once_before_publish(sparkless, lambda: table.insert([{**FEW[0], "id": 41, "d": None}]))
+    table.delete().where("n = 4").execute()
+    assert len(searched) == 1
