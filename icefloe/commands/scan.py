@@ -12,7 +12,7 @@ from pyiceberg.schema import Schema
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from icefloe.commands.bind import lower_condition
 from icefloe.commands.context import Context
@@ -235,9 +235,14 @@ def inline_frame(spark: SparkSession, cut: Cut) -> DataFrame:
     places[names.POS] = pa.array(cut.rows.row_ids, pa.int64())
     arrow = cut.arrow()
     table = pa.table([*arrow.columns, *places.values()], names=[*arrow.column_names, *places])
-    schema = spark_schema(cut.schema)
-    typed = [quoted(f.name).cast(f.dataType).alias(f.name) for f in schema.fields]
-    return frame_of(spark, table).select(*typed, *places)
+    as_read = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
+    outputs: list[str | Column] = [
+        quote(f.name)
+        if as_read[f.name].dataType == f.dataType
+        else quoted(f.name).cast(f.dataType).alias(f.name)
+        for f in spark_schema(cut.schema).fields
+    ]
+    return selected(frame_of(spark, table), [*outputs, *places])
 
 
 def _as_requested(state: TableState, request: ScanRequest) -> TableState:

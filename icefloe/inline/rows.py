@@ -30,7 +30,7 @@ from icefloe.inline.layout import (
 from icefloe.inline.store import ChangeStamp, StoreConnection
 from icefloe.inline.tables import dropped
 
-_FETCHED_ROWS = 10_000
+_FETCHED_ROWS = 500  # at a time: more do not fit the cache of a processor
 _SEPARATE_ROWS = 500  # up to here rows are looked up by their ids, above by the range of the ids
 _SAMPLED_ROWS = 1000
 _ROW_OVERHEAD = 24  # bytes: row_id, seq, at

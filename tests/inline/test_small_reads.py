@@ -18,7 +18,7 @@ from icefloe.commands.scan import ScanRequest, _count_without_spark, _read_few_r
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.metadata.table_state import state_of
 from support.foreign_files import adopted_file, equality_delete, position_delete, publish
-from support.random_conditions import DDL, VALUES, random_conditions, random_rows
+from support.random_conditions import SCHEMA, VALUES, random_conditions, random_rows
 from support.tables import data_files, row
 
 INLINE = {"icefloe.inline.enabled": "true"}
@@ -52,7 +52,7 @@ def evolved(lake: Lake, mode: str, partition_by: tuple[str, ...]) -> Table:
     modes = {f"write.{kind}.mode": mode for kind in ("delete", "update", "merge")}
     table = lake.create_table(
         "x.t",
-        DDL,
+        SCHEMA,
         partition_by=("b",) if partition_by else (),
         properties={**INLINE, **modes},
     )

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, StringType
 from pyspark.sql import DataFrame
 
 from icefloe import Lake, Table
@@ -29,7 +31,7 @@ from icefloe.schema.to_spark import spark_schema
 from icefloe.settings import UpdateKind
 from icefloe.statements import RowStatement
 from support.races import once_before_publish
-from support.random_conditions import DDL, ODD, random_conditions, random_rows
+from support.random_conditions import ODD, SCHEMA, random_conditions, random_rows
 
 INLINE = {"icefloe.inline.enabled": "true"}
 ROWS = random_rows(seed=3, size=120)
@@ -72,7 +74,7 @@ def ids(table: Table, where: str | None = None) -> list[int]:
 @pytest.fixture
 def full(lake: Lake) -> Table:
     """A table with all rows inline."""
-    table = lake.create_table("x.t", DDL, properties=INLINE)
+    table = lake.create_table("x.t", SCHEMA, properties=INLINE)
     table.insert(ROWS)
     return table
 
@@ -119,14 +121,14 @@ def test_spark_accepts_what_is_certain_and_says_the_same(full, spark):
      "st.x = 1", "ts = '2024-01-01'", "rand() < 1", "i IN (SELECT 1)", "i = 1 -- x", ""],
 )  # fmt: skip
 def test_conditions_in_doubt_are_left_to_spark(sparkless, text):
-    table = sparkless.create_table("x.t", DDL, properties=INLINE)
+    table = sparkless.create_table("x.t", SCHEMA, properties=INLINE)
     assert lower_locally(text, state(table)) is None
     with pytest.raises(AssertionError, match="Spark was used"):
         table.delete().where(text).execute()
 
 
 def test_a_struct_named_like_the_table_is_in_doubt(sparkless):
-    table = sparkless.create_table("x.st", DDL, properties=INLINE)
+    table = sparkless.create_table("x.st", SCHEMA, properties=INLINE)
     assert lower_locally("st.x = 1", state(table)) is None
     assert lower_locally("i = 1", state(table)) is None
 
@@ -157,7 +159,8 @@ VALUES: list[tuple[str, Any]] = [
 
 
 def test_values_that_are_certain_are_what_spark_stores(lake, spark):
-    schema = DDL.replace("id BIGINT", "id BIGINT NOT NULL")
+    first, *others = SCHEMA.fields
+    schema = Schema(first.model_copy(update={"required": True}), *others)
     current = state(lake.create_table("x.t", schema, properties=INLINE))
     certain: dict[str, Any] = {}
     stored = []
@@ -184,11 +187,16 @@ def test_values_that_are_certain_are_what_spark_stores(lake, spark):
 # UPDATE and DELETE
 
 FEW = [{"id": n, "region": "eu" if n % 2 else "us", "n": n} for n in range(6)]
-FEW_DDL = "id BIGINT NOT NULL, region STRING, n INT, d DOUBLE"
+FEW_SCHEMA = Schema(
+    NestedField(1, "id", LongType(), required=True),
+    NestedField(2, "region", StringType(), required=False),
+    NestedField(3, "n", IntegerType(), required=False),
+    NestedField(4, "d", DoubleType(), required=False),
+)
 
 
 def few(lake: Lake, **options: Any) -> Table:
-    table = lake.create_table("x.few", FEW_DDL, properties=INLINE, **options)
+    table = lake.create_table("x.few", FEW_SCHEMA, properties=INLINE, **options)
     table.insert([{**row, "d": math.nan if row["id"] == 5 else row["id"] / 2} for row in FEW])
     return table
 
@@ -214,7 +222,7 @@ def test_statements_on_inline_rows_use_no_spark(sparkless, partition_by):
 
 
 def test_updates_keep_every_other_value(sparkless):
-    table = sparkless.create_table("x.t", DDL, properties=INLINE)
+    table = sparkless.create_table("x.t", SCHEMA, properties=INLINE)
     table.insert(ROWS)
     before = table._lake.tier.cut(state(table)).arrow()
     table.update().set("i", "7").execute()
@@ -226,7 +234,8 @@ def test_updates_keep_every_other_value(sparkless):
 
 def test_added_and_renamed_columns(sparkless):
     table = few(sparkless)
-    table.add_column("extra", "STRING")
+    with table.iceberg.update_schema() as update:
+        update.add_column("extra", StringType())
     table.rename_column("n", "m")
     assert table.update().set("extra", "'x'").where("m = 2").execute().rows_updated == 1
     assert ids(table, "extra = 'x'") == [2]
@@ -303,7 +312,7 @@ def test_a_row_that_comes_to_match_concurrently_is_a_conflict(sparkless):
 
 def test_other_rows_and_tables_that_change_concurrently_are_none(sparkless):
     table = few(sparkless)
-    other = sparkless.create_table("x.other", FEW_DDL, properties=INLINE)
+    other = sparkless.create_table("x.other", FEW_SCHEMA, properties=INLINE)
     row = {"id": 40, "region": None, "n": 9, "d": None}
     once_before_publish(sparkless, lambda: other.insert([row]))
     assert table.delete().where("n = 3").execute().rows_deleted == 1

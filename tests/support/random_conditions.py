@@ -8,11 +8,47 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+)
+
 Row = dict[str, Any]
 
-DDL = (
-    "id BIGINT, i INT, l BIGINT, d DOUBLE, f FLOAT, n DECIMAL(20,2), s STRING, day DATE, "
-    "ts TIMESTAMP, ntz TIMESTAMP_NTZ, b BOOLEAN, st STRUCT<x: INT, y: STRING>, li ARRAY<STRING>"
+STRUCT = StructType(
+    NestedField(20, "x", IntegerType(), required=False),
+    NestedField(21, "y", StringType(), required=False),
+)
+TYPES: dict[str, IcebergType] = {
+    "id": LongType(),
+    "i": IntegerType(),
+    "l": LongType(),
+    "d": DoubleType(),
+    "f": FloatType(),
+    "n": DecimalType(20, 2),
+    "s": StringType(),
+    "day": DateType(),
+    "ts": TimestamptzType(),
+    "ntz": TimestampType(),
+    "b": BooleanType(),
+    "st": STRUCT,
+    "li": ListType(22, StringType(), element_required=False),
+}
+SCHEMA = Schema(
+    *(NestedField(n, name, kind, required=False) for n, (name, kind) in enumerate(TYPES.items(), 1))
 )
 NAN, INF = float("nan"), float("inf")
 VALUES: dict[str, list[Any]] = {
