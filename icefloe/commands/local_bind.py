@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import date
 from fractions import Fraction
 from typing import Any
 
@@ -130,6 +130,8 @@ def _value(written: Expression, field: NestedField) -> tuple[Any] | None:
         return None
     if isinstance(written, str):
         return _of_text(written, field)
+    if type(written) not in (bool, int, float, date):
+        return None
     match written, kind:
         case bool(), BooleanType():
             return (written,)
@@ -139,7 +141,7 @@ def _value(written: Expression, field: NestedField) -> tuple[Any] | None:
             return (written,) if fits(written, _BITS[type(kind)]) else None
         case float(), DoubleType() if written != 0:  # the sign of zero
             return (written,)
-        case date(), DateType() if not isinstance(written, datetime):
+        case date(), DateType():
             # Spark gets it as a java.sql.Date, which has other calendars and zones in the past.
             return (written,) if written.year >= _FIRST_PLAIN_YEAR else None
         case _:

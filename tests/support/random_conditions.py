@@ -110,6 +110,7 @@ ODD = [
     "DATE = 1", "date '2024-01-01' = day", "i = 1 AND AND b", "i = 1 OR", "NOT", "()", "", " ",
     "i IN (1) IN (TRUE)", "i IS NULL IS NULL", "NOT i IS NULL", "i ISNULL", "i IS DISTINCT FROM 1",
     "rand() < 1", "i IN (SELECT 1)", "EXISTS (SELECT 1)", "i = (1)", "i = -(1)", "i = --1", "i = - -1",
+    "b OR i = 1 AND l = 0", "NOT b AND i = 1 OR l = 0", "NOT i = 1 AND b", "NOT i = 1 OR b",
     "i BETWEEN 5 AND 1", "i BETWEEN NULL AND 1", "s BETWEEN 'A' AND 'a'", "s > ''", "s >= 'a' OR b",
 ]  # fmt: skip
 
