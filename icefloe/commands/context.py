@@ -54,7 +54,7 @@ class Context:
     @contextmanager
     def temp_views(self, other: SparkSession | None = None) -> Iterator[Context]:
         """A context for one statement: its views, in `other` too, are dropped at the end."""
-        with TempViews(self.session, lambda: other or self.spark) as views:
+        with TempViews(self.session, lambda: self.spark if other is None else other) as views:
             yield replace(self, views=views)
 
 
