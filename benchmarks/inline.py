@@ -104,6 +104,13 @@ def reads_and_changes(lake: Lake, count: int) -> None:
         "scan id = k without the tier": lambda: without.scan(where="id = 54").toArrow(),
         f"scan id = k, {count:,} inline rows": lambda: full.scan(where="id = 54321").toArrow(),
     }
+    scans |= {
+        "count": full.count,
+        "count id = k": lambda: full.count("id = 54321"),
+        "to_arrow id = k, an inline row": lambda: full.to_arrow(where="id = 54321"),
+        "to_arrow id = k, a row of a file": lambda: full.to_arrow(where=f"id = {10 * count + 7}"),
+        "to_pandas id = k": lambda: full.to_pandas(["id", "n"], "id = 54321"),
+    }
     for name, scan in scans.items():
         scan()
         show(name, timed(10, scan))

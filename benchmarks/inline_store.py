@@ -32,11 +32,12 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from icefloe.inline.bookkeeping import next_stamp
 from icefloe.inline.decode import decode_rows
 from icefloe.inline.encode import encode_rows
 from icefloe.inline.layout import InlineTable, inline_columns
 from icefloe.inline.rows import insert_rows, missing_versions, remove_versions, select_rows
-from icefloe.inline.store import InlineStore, next_stamp
+from icefloe.inline.store import InlineStore
 from icefloe.inline.tables import CatalogTable, drop_table, register_table
 from icefloe.inline.where import row_filter
 

@@ -58,6 +58,9 @@ class InlineChanges:
     read: frozenset[RowVersion] = frozenset()  # every version that the statement looked at
     # Not changed, but the statement relies on them: they must be as they were read.
     relied_on: tuple[RowVersion, ...] = ()
+    # The last change of the database that the statement saw, where its number tells: if this is the
+    # next one, no row was inserted or changed in between.
+    read_at: int | None = None
     everything: bool = False  # `removed` are all rows that there were at the head
     # Catalogs in another database: `removed` are all rows of changes up to this one.
     through: int | None = None

@@ -25,7 +25,7 @@ from icefloe.commands.evolve import (
 from icefloe.commands.input_rows import fit_new_rows, fit_rows, source_frame
 from icefloe.commands.replace.partitions_of import partitions_of
 from icefloe.commands.run import flush, insert, run
-from icefloe.commands.scan import ScanRequest, count_rows, read_rows
+from icefloe.commands.scan import ScanRequest, count_rows, read_arrow, read_pandas, read_rows
 from icefloe.inline.tier import InlineFacts
 from icefloe.inspection.log import render_log
 from icefloe.inspection.metadata_tables import metadata_table
@@ -118,9 +118,9 @@ class Table:
         request = ScanRequest(columns, where, limit, snapshot_id, as_of)
         return read_rows(self._context(), self._state(), request)
 
-    def count(self) -> int:
-        """How many live rows there are."""
-        return count_rows(self._context(), self._state())
+    def count(self, where: Condition | None = None) -> int:
+        """How many live rows there are, or for how many of them a condition is true."""
+        return count_rows(self._context(), self._state(), where)
 
     def to_arrow(
         self,
@@ -130,7 +130,8 @@ class Table:
         limit: int | None = None,
     ) -> pa.Table:
         """Live rows as an Arrow table."""
-        return self.scan(columns, where, limit=limit).toArrow()
+        request = ScanRequest(columns, where, limit)
+        return read_arrow(self._context(), self._state(), request)
 
     def to_pandas(
         self,
@@ -140,7 +141,8 @@ class Table:
         limit: int | None = None,
     ) -> pd.DataFrame:
         """Live rows as a pandas frame."""
-        return self.scan(columns, where, limit=limit).toPandas()
+        request = ScanRequest(columns, where, limit)
+        return read_pandas(self._context(), self._state(), request)
 
     # Rows in
 

@@ -52,9 +52,9 @@ class Context:
         return resolve_tables(text, lambda name: self.rows_of(name, state), self.views)
 
     @contextmanager
-    def temp_views(self, *others: SparkSession) -> Iterator[Context]:
-        """A context for one statement: its views, in `others` too, are dropped at the end."""
-        with TempViews(self.spark, *others) as views:
+    def temp_views(self, other: SparkSession | None = None) -> Iterator[Context]:
+        """A context for one statement: its views, in `other` too, are dropped at the end."""
+        with TempViews(self.session, lambda: self.spark if other is None else other) as views:
             yield replace(self, views=views)
 
 

@@ -140,16 +140,16 @@ def change_inline_rows(
     """
     if cut is None or not len(cut.rows):
         return InlineChanges()
-    read = frozenset(cut.rows.versions)
-    if not bound.assigned and cut.is_exact and bound.lowered.exact is not None:
-        return InlineChanges(removed=tuple(cut.rows.versions), read=read)
+    read = InlineChanges(read=frozenset(cut.rows.versions), read_at=cut.read_at)
+    if not bound.assigned and cut.is_exact and bound.lowered.exact_for_rows:
+        return replace(read, removed=tuple(cut.rows.versions))
     changed = _changed_rows(spark, bound, cut, alias)
     versions = versions_at(cut, changed.column(columns.POS))
     if not bound.assigned:
-        return InlineChanges(removed=versions, read=read)
+        return replace(read, removed=versions)
     values = as_schema(changed.drop_columns([columns.POS]), cut.schema)
     new_values = values if versions else None
-    return InlineChanges(replaced=versions, new_values=new_values, read=read)
+    return replace(read, replaced=versions, new_values=new_values)
 
 
 def remove_inline_rows(
@@ -161,7 +161,8 @@ def remove_inline_rows(
     with translate_spark_errors([field.name for field in cut.schema.fields]):
         chosen = choose(inline_frame(spark, cut)).select(columns.POS).toArrow()
     removed = versions_at(cut, chosen.column(columns.POS))
-    return InlineChanges(removed=removed, read=frozenset(cut.rows.versions))
+    read = frozenset(cut.rows.versions)
+    return InlineChanges(removed=removed, read=read, read_at=cut.read_at)
 
 
 def versions_at(cut: Cut, row_ids: pa.ChunkedArray) -> tuple[RowVersion, ...]:

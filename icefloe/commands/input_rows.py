@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
@@ -21,6 +20,7 @@ from icefloe.errors import (
     TypeMismatchError,
 )
 from icefloe.metadata.table_state import TableState
+from icefloe.schema.arrow_values import arrow_schema
 from icefloe.schema.to_spark import spark_schema
 from icefloe.spark.columns import quoted
 from icefloe.spark.errors import translate_spark_errors, translate_task_errors
@@ -69,7 +69,7 @@ def fit_few_rows(
 
 def as_schema(rows: pa.Table, schema: Schema) -> pa.Table:
     """Rows in the table's exact Arrow types; NULL in a required column is refused."""
-    expected = schema_to_pyarrow(schema, include_field_ids=False)
+    expected = arrow_schema(schema)
     arrays = [fitted(rows.column(index), field.type) for index, field in enumerate(expected)]
     loose = pa.schema([field.with_nullable(True) for field in expected])
     table = pa.Table.from_arrays(arrays, schema=loose)
@@ -135,7 +135,7 @@ def _as_arrow(rows: object, state: TableState) -> pa.Table | None:
 
 def _from_any_dicts(rows: Sequence[Any], state: TableState) -> pa.Table:
     _refuse_other_than_dicts(rows)
-    schema = schema_to_pyarrow(state.schema, include_field_ids=False)
+    schema = arrow_schema(state.schema)
     fields = {field.name.lower(): field for field in schema}
     names = list(dict.fromkeys(str(key) for row in rows for key in row)) or schema.names
     columns = []
@@ -164,7 +164,7 @@ def _refuse_other_than_dicts(rows: Sequence[Any]) -> None:
 def _from_dicts(rows: Sequence[Any], state: TableState) -> pa.Table:
     """Dicts by the table's own types, so that an int literal fits a DOUBLE or an INT column."""
     _refuse_other_than_dicts(rows)
-    schema = schema_to_pyarrow(state.schema, include_field_ids=False)
+    schema = arrow_schema(state.schema)
     names = {field.name.lower(): field.name for field in schema}
     keys = {key for row in rows for key in row}
     extra = sorted(key for key in keys if str(key).lower() not in names)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import TypeAlias
 
@@ -26,6 +26,7 @@ from icefloe.commands.context import (
     row_report,
 )
 from icefloe.commands.inline_rows import change_inline_rows, with_inline_changes
+from icefloe.commands.local_bind import LocalBound, bind_locally, change_exact_rows
 from icefloe.commands.plan import Plan, plan_statement, with_footers
 from icefloe.commit.conflicts import ConflictCheck
 from icefloe.deletes.dangling import dangling_deletes
@@ -55,7 +56,7 @@ from icefloe.writing.rewrite_choice import is_rewritten
 @dataclass(frozen=True, slots=True)
 class _RowPlan:
     state: TableState
-    bound: Bound
+    bound: Bound | LocalBound  # bound without Spark: no file can have rows to change
     files: FilePlan
     plan: Plan
     cut: Cut | None = None  # the inline rows that the condition may be TRUE for
@@ -74,12 +75,32 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
         return self.statement.options
 
     def plan(self, state: TableState, _resources: ExitStack) -> _RowPlan:
-        """Bind names and types with Spark, choose the files, decide what happens to each."""
+        """Bind names and types, choose the files, decide what happens to each.
+
+        Spark is not asked where the statement is certain and the inline tier has all its rows.
+        """
+        local = bind_locally(self.statement, state) if state.has_inline_tier else None
+        if local is not None and (planned := self._plan_locally(state, local)) is not None:
+            return planned
         bound = bind_statement(self.statement, state, self.context.spark, self.context.resolve)
         if bound.has_subquery and state.has_inline_tier:
             raise NeedsFlushError
         cut = self.context.tier.cut(state, bound.lowered.inclusive)
-        files = plan_files(state, bound.lowered)
+        return self._planned(state, bound, plan_files(state, bound.lowered), cut)
+
+    def _plan_locally(self, state: TableState, local: LocalBound) -> _RowPlan | None:
+        """The plan without Spark; None where a file may have rows to change."""
+        files = plan_files(state, local.lowered)
+        if files.candidates:
+            return None
+        cut = self.context.tier.cut(state, local.lowered.inclusive)
+        if cut is not None and not cut.is_exact:
+            return None
+        return self._planned(state, local, files, cut)
+
+    def _planned(
+        self, state: TableState, bound: Bound | LocalBound, files: FilePlan, cut: Cut | None
+    ) -> _RowPlan:
         plan = plan_statement(
             self.statement,
             state,
@@ -95,21 +116,24 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
 
     def work(self, plan: _RowPlan, statement_id: str) -> Outcome:
         """Find the rows and write what replaces them."""
-        changes, counts = change_rows(
-            RowChange(
-                Scan.of(self.context.spark, plan.state, plan.files.candidates),
-                plan.files,
-                plan.plan.mode,
-                plan.bound.condition,
-                plan.bound.assigned,
-                statement_id,
-            )
-        )
-        spark, alias = self.context.spark, plan.state.alias
-        inline = change_inline_rows(spark, plan.bound, plan.cut, alias)
+        changes, counts = self._change(plan, statement_id)
         report = row_report(plan.plan, changes, counts)
+        inline = changes.inline
         report, changes = with_inline_changes(self.context.tier, report, changes, inline)
         return Outcome(report, changes, _conflict_check(plan))
+
+    def _change(self, plan: _RowPlan, statement_id: str) -> ChangedRows:
+        """What changes in both tiers, and the rows of files that do."""
+        bound = plan.bound
+        if isinstance(bound, LocalBound):
+            return FileChanges(inline=change_exact_rows(bound, plan.cut)), RowCounts()
+        scan = Scan.of(self.context.spark, plan.state, plan.files.candidates)
+        mode = plan.plan.mode
+        changes, counts = change_rows(
+            RowChange(scan, plan.files, mode, bound.condition, bound.assigned, statement_id)
+        )
+        inline = change_inline_rows(self.context.spark, bound, plan.cut, plan.state.alias)
+        return replace(changes, inline=inline), counts
 
 
 def _conflict_check(plan: _RowPlan) -> ConflictCheck:

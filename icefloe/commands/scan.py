@@ -6,25 +6,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+import pandas as pd
 import pyarrow as pa
+from pyiceberg.schema import Schema
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from icefloe.commands.bind import lower_condition
 from icefloe.commands.context import Context
+from icefloe.commands.local_bind import lower_locally
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.inline.tier import INLINE_FILE, Cut, PointerMovedError
 from icefloe.metadata.table_state import TableState, at_snapshot, snapshot_as_of
 from icefloe.pruning.candidates import Candidate, plan_files
+from icefloe.pruning.comparisons import FilePredicate
+from icefloe.scan.arrow_rows import ArrowRead, read_arrow_rows
+from icefloe.scan.columns import nullable
 from icefloe.scan.file_keys import refuse_unplain
 from icefloe.scan.read_guard import guarded
-from icefloe.scan.scan import Scan
+from icefloe.scan.scan import Scan, read_deleted_rows
 from icefloe.schema.to_spark import spark_schema
 from icefloe.spark import columns as names
 from icefloe.spark.columns import quote, quoted, selected
 from icefloe.spark.errors import of_one_row, translate_spark_errors
 from icefloe.spark.expressions import expression
 from icefloe.spark.frames import frame_of
+from icefloe.spark.session import time_zone
 from icefloe.spark.sql_text import SqlText
 from icefloe.statements import Condition
 from icefloe.storage.locations import spark_uri
@@ -48,9 +57,59 @@ class ScanRequest:
 EVERY_ROW = ScanRequest()
 
 
-def count_rows(context: Context, state: TableState) -> int:
-    """How many live rows there are."""
-    return read_rows(context, state).count()
+def count_rows(context: Context, state: TableState, where: Condition | None = None) -> int:
+    """How many live rows there are, by metadata and the database where these have the answer."""
+    while True:
+        try:
+            counted = _count_without_spark(context, state, where)
+            break
+        except PointerMovedError:
+            state = context.read_state(state.branch)
+    if counted is not None:
+        return counted
+    return read_rows(context, state, ScanRequest(where=where)).count()
+
+
+def _count_without_spark(
+    context: Context, state: TableState, where: Condition | None
+) -> int | None:
+    """Rows of files by their manifests, less deleted positions, and inline rows; None in doubt."""
+    lowered = lower_exactly(context, where, state)
+    if lowered is None:
+        return None
+    candidates = plan_files(state, lowered).candidates
+    if not all(_can_count(c) and (where is None or c.covered) for c in candidates):
+        return None
+    inline = context.tier.count_matching(state, lowered.inclusive)
+    if inline is None:
+        return None
+    deleted, _ = read_deleted_rows(state, candidates)
+    live = sum(c.live.rows - len(deleted.get(c.path, ())) for c in candidates)
+    _flush_when_old(context, state)
+    return live + inline
+
+
+def _can_count(candidate: Candidate) -> bool:
+    """Whether metadata has the number of live rows; some writers leave a row count out."""
+    return candidate.live.rows > 0 and not candidate.equality_deletes
+
+
+def lower_exactly(
+    context: Context, where: Condition | None, state: TableState
+) -> FilePredicate | None:
+    """A condition that is exact for rows; None in doubt.
+
+    Spark is asked for its time zone alone, and only where the condition is in doubt without it.
+    """
+    lowered = lower_locally(where, state)
+    if lowered is None and isinstance(where, str):
+        lowered = lower_locally(where, state, time_zone(context.spark))
+    return lowered
+
+
+def _flush_when_old(context: Context, state: TableState) -> None:
+    if state.has_inline_tier and state.settings.inline_max_age_ms is not None:
+        context.flush_soon(state, 0)
 
 
 def read_rows(context: Context, state: TableState, request: ScanRequest = EVERY_ROW) -> DataFrame:
@@ -67,8 +126,7 @@ def _read_rows(context: Context, state: TableState, request: ScanRequest) -> Dat
     where = SqlText.of(where) if isinstance(where, str) else where
     lowered = lower_condition(where, state, context.spark)
     cut = context.tier.cut(state, lowered.inclusive)
-    if cut is not None and state.settings.inline_max_age_ms is not None:
-        context.flush_soon(state, 0)
+    _flush_when_old(context, state)
     files = plan_files(state, lowered)
     available = [field.name for field in state.schema.fields]
     with translate_spark_errors(available):
@@ -92,15 +150,99 @@ def _read_rows(context: Context, state: TableState, request: ScanRequest) -> Dat
         return rows if request.limit is None else rows.limit(request.limit)
 
 
+# -------------------------------------------------------------------------------------------------
+# Small reads without a Spark job
+
+
+def read_arrow(context: Context, state: TableState, request: ScanRequest) -> pa.Table:
+    """Live rows as an Arrow table, in the types of `DataFrame.toArrow`."""
+    rows = _read_few_rows(context, state, request)
+    return read_rows(context, state, request).toArrow() if rows is None else rows
+
+
+def read_pandas(context: Context, state: TableState, request: ScanRequest) -> pd.DataFrame:
+    """Live rows as a pandas frame; Spark converts the values also of those it did not read.
+
+    PySpark converts numbers in structs batch by batch, so these are read in Spark's batches.
+    """
+    fields = [f for f in state.schema.fields if not request.columns or f.name in request.columns]
+    is_plain = all(field.field_type.is_primitive for field in fields)
+    rows = _read_few_rows(context, state, request) if is_plain else None
+    if rows is None:
+        return read_rows(context, state, request).toPandas()
+    return frame_of(context.spark, rows).toPandas()
+
+
+def _read_few_rows(context: Context, state: TableState, request: ScanRequest) -> pa.Table | None:
+    """Rows of an exact condition, inline and of a few small files; None if Spark has to read."""
+    while True:
+        names = _plain_names(request, state)
+        lowered = lower_exactly(context, request.where, state) if names else None
+        if names is None or lowered is None:
+            return None
+        try:
+            return _few_rows(context, state, lowered, names, request.limit)
+        except PointerMovedError:
+            state = context.read_state(state.branch)
+
+
+def _few_rows(
+    context: Context,
+    state: TableState,
+    lowered: FilePredicate,
+    names: Sequence[str],
+    limit: int | None,
+) -> pa.Table | None:
+    target = _spark_arrow_schema(context.spark, state, names)
+    read = ArrowRead(state, lowered.inclusive, names, limit)
+    rows = read_arrow_rows(read, plan_files(state, lowered).candidates)
+    if rows is None:
+        return None
+    fields = {field.name: field for field in state.schema.fields}
+    selected = Schema(*(fields[name] for name in names))
+    cut = context.tier.cut(state, lowered.inclusive, selected, limit)
+    _flush_when_old(context, state)
+    if cut is not None and not cut.is_exact:
+        return None
+    parts = [rows.cast(target)] if cut is None else [rows.cast(target), cut.arrow().cast(target)]
+    return pa.concat_tables(parts).slice(0, limit)
+
+
+def _plain_names(request: ScanRequest, state: TableState) -> list[str] | None:
+    """The table's columns that are asked for; None for what only Spark selects, or refuses."""
+    available = [field.name for field in state.schema.fields]
+    names = available if request.columns is None else list(request.columns)
+    is_limit = request.limit is None or (type(request.limit) is int and request.limit >= 0)
+    is_plain = not isinstance(request.columns, str) and set(names) <= set(available)
+    once = len({name.lower() for name in names}) == len(names) > 0
+    return names if is_limit and is_plain and once else None
+
+
+def _spark_arrow_schema(spark: SparkSession, state: TableState, names: Sequence[str]) -> pa.Schema:
+    """The Arrow types that Spark gives these columns; refuses tables that Spark cannot read."""
+    by_name = {field.name: field.dataType for field in spark_schema(state.schema).fields}
+    fields = [T.StructField(name, nullable(by_name[name])) for name in names]
+    large = spark.conf.get("spark.sql.execution.arrow.useLargeVarTypes") == "true"
+    return to_arrow_schema(T.StructType(fields), timezone="UTC", prefers_large_types=large)
+
+
+# -------------------------------------------------------------------------------------------------
+
+
 def inline_frame(spark: SparkSession, cut: Cut) -> DataFrame:
     """Inline rows with the table's columns, then `inline` as file and the row id as position."""
     places = {names.FILE: pa.array([INLINE_FILE] * len(cut.rows), pa.string())}
     places[names.POS] = pa.array(cut.rows.row_ids, pa.int64())
     arrow = cut.arrow()
     table = pa.table([*arrow.columns, *places.values()], names=[*arrow.column_names, *places])
-    schema = spark_schema(cut.schema)
-    typed = [quoted(f.name).cast(f.dataType).alias(f.name) for f in schema.fields]
-    return frame_of(spark, table).select(*typed, *places)
+    as_read = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
+    outputs: list[str | Column] = [
+        quote(f.name)
+        if as_read[f.name].dataType == f.dataType
+        else quoted(f.name).cast(f.dataType).alias(f.name)
+        for f in spark_schema(cut.schema).fields
+    ]
+    return selected(frame_of(spark, table), [*outputs, *places])
 
 
 def _as_requested(state: TableState, request: ScanRequest) -> TableState:

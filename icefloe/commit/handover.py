@@ -33,6 +33,7 @@ from icefloe.file_changes import FileChanges, InlineChanges, RemoveEverything, R
 from icefloe.inline.bookkeeping import (
     claim_key,
     find_seq,
+    next_stamp,
     read_key,
     remove_intent,
     write_intent,
@@ -47,7 +48,7 @@ from icefloe.inline.rows import (
     replace_rows,
     select_versions,
 )
-from icefloe.inline.store import ChangeStamp, StoreConnection, next_stamp
+from icefloe.inline.store import ChangeStamp, StoreConnection
 from icefloe.inline.tables import add_missing_columns, dropped, swap_pointer
 from icefloe.inline.tier import InlineTier, PointerMovedError
 from icefloe.inline.where import row_filter
@@ -184,7 +185,7 @@ class InlineHandover:
         """Check that the rows are as the statement read them, and change them."""
         changes, columns = self.changes, inline_columns(self.schema)
         table = add_missing_columns(connection, self._current(connection), columns)
-        self._refuse_changed(connection, table)
+        self._refuse_changed(connection, table, stamp)
         remove_versions(connection, table, changes.removed)
         if changes.new_values is not None:
             encoded = encode_rows(changes.new_values, self.schema)
@@ -197,15 +198,19 @@ class InlineHandover:
             raise dropped(self.table)
         return table
 
-    def _refuse_changed(self, connection: StoreConnection, table: InlineTable) -> None:
-        """Refuse if the rows are not as the statement read them."""
+    def _refuse_changed(
+        self, connection: StoreConnection, table: InlineTable, stamp: ChangeStamp | None = None
+    ) -> None:
+        """Refuse if the rows are not as the statement read them; `stamp` numbers its change."""
         if changed := self._changed_versions(connection, table):
             if self.changes.everything:
                 raise LostRaceError("inline rows were changed")
             raise self._conflict(
                 f"another writer changed {len(changed)} inline rows that this statement read"
             )
-        self._refuse_unread(connection, table)
+        read_at = self.changes.read_at
+        if stamp is None or read_at is None or stamp.seq != read_at + 1:
+            self._refuse_unread(connection, table)
 
     def _changed_versions(
         self, connection: StoreConnection, table: InlineTable

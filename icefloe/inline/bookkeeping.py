@@ -26,7 +26,7 @@ from icefloe.inline.layout import (
     STORE,
     InlineTable,
 )
-from icefloe.inline.store import ChangeStamp, StoreConnection, next_stamp
+from icefloe.inline.store import CLOCKS, ChangeStamp, StoreConnection
 
 _CHUNK = 500  # positions per statement
 _MOST_SKIPPED = 10_000_000  # numbers of changes: a database that misses more is not an older backup
@@ -284,3 +284,34 @@ def stamp_above(connection: StoreConnection, seq: int) -> ChangeStamp:
     else:
         connection.execute(STORE.update().where(STORE.c.seq < seq).values(seq=seq))
     return next_stamp(connection)
+
+
+# -------------------------------------------------------------------------------------------------
+# Numbers of changes
+
+# Statements of every insert are built once, which is most of their time.
+_COUNT_UP = STORE.update().values(seq=STORE.c.seq + 1)
+_LAST = sa.select(STORE.c.seq)
+_LAST_AND_TIME = sa.select(STORE.c.seq, sa.literal_column(CLOCKS["sqlite"], sa.BigInteger))
+
+
+def next_stamp(connection: StoreConnection) -> ChangeStamp:
+    """Number a change of this write transaction."""
+    if connection.is_postgresql:
+        number = sa.select(SEQUENCE.next_value(), connection.clock)
+        seq, at = connection.execute(number).one()
+        return ChangeStamp(seq, at)
+    connection.execute(_COUNT_UP)
+    seq, at = connection.execute(_LAST_AND_TIME).one()
+    return ChangeStamp(seq, at)
+
+
+def last_number(connection: StoreConnection) -> int | None:
+    """The number of the last change that the transaction sees; None where numbers do not tell.
+
+    On SQLite changes are numbered in the order of their commits: if the next one has the next
+    number, there was none in between. PostgreSQL's sequence is in no such order.
+    """
+    if connection.is_postgresql:
+        return None
+    return int(connection.execute(_LAST).scalar_one())

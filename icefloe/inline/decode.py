@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     IcebergType,
@@ -45,6 +44,7 @@ from icefloe.inline.layout import (
     Value,
     kind_of,
 )
+from icefloe.schema.arrow_values import arrow_schema
 
 _Decoder = Callable[[Sequence[Any], pa.DataType], pa.Array]
 
@@ -74,12 +74,12 @@ def decode_rows(
     Raises:
         StorageError: A value is not one that `encode_rows` writes for its field.
     """
-    arrow_schema = schema_to_pyarrow(schema, include_field_ids=False)
+    expected = arrow_schema(schema)
     arrays = [
         _Field(field, arrow_field.type, columns, names).array(rows)
-        for field, arrow_field in zip(schema.fields, arrow_schema, strict=True)
+        for field, arrow_field in zip(schema.fields, expected, strict=True)
     ]
-    return pa.Table.from_arrays(arrays, schema=arrow_schema)
+    return pa.Table.from_arrays(arrays, schema=expected)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, MapType, StructType, UnknownType
 
@@ -42,6 +41,7 @@ from icefloe.inline.layout import (
     Value,
     kind_of,
 )
+from icefloe.schema.arrow_values import arrow_schema
 
 Json: TypeAlias = int | str | list[Any] | dict[str, Any] | None
 
@@ -70,7 +70,7 @@ def encode_rows(rows: pa.Table, schema: Schema) -> list[list[Value]]:
         raise SchemaMismatchError(
             f"The rows have the columns {rows.column_names}, the table has {names}."
         )
-    types = schema_to_pyarrow(schema, include_field_ids=False).types
+    types = arrow_schema(schema).types
     encoded: list[list[Value]] = []
     for field, column, expected in zip(schema.fields, rows.columns, types, strict=True):
         if isinstance(field.field_type, UnknownType):
@@ -100,7 +100,7 @@ def encode_literal(kind: str, value: bool | int | float | str | bytes | Decimal)
         case Decimal():
             return _encode_unscaled(value)
         case _ if kind == FLOAT:
-            return int(_sortable_bits(np.array([value], dtype=np.float64))[0])
+            return int(sortable_bits(np.array([value], dtype=np.float64))[0])
         case _:
             return int(value)
 
@@ -145,11 +145,11 @@ def _encode_integers(array: pa.Array) -> list[Value]:
 
 def _encode_floats(array: pa.Array) -> list[Value]:
     doubles = pc.fill_null(array.cast(pa.float64()), 0.0).to_numpy()
-    numbers: list[Value] = _sortable_bits(doubles).tolist()
+    numbers: list[Value] = sortable_bits(doubles).tolist()
     return numbers
 
 
-def _sortable_bits(doubles: np.ndarray[Any, np.dtype[np.float64]]) -> Any:
+def sortable_bits(doubles: np.ndarray[Any, np.dtype[np.float64]]) -> Any:
     """Integers in the order of the doubles: -0.0 before 0.0, NaN last."""
     bits = np.where(np.isnan(doubles), np.int64(CANONICAL_NAN), doubles.view(np.int64))
     return np.where(bits < 0, bits ^ MAGNITUDE_BITS, bits)

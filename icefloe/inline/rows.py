@@ -30,7 +30,7 @@ from icefloe.inline.layout import (
 from icefloe.inline.store import ChangeStamp, StoreConnection
 from icefloe.inline.tables import dropped
 
-_FETCHED_ROWS = 10_000
+_FETCHED_ROWS = 500  # at a time: more do not fit the cache of a processor
 _SEPARATE_ROWS = 500  # up to here rows are looked up by their ids, above by the range of the ids
 _SAMPLED_ROWS = 1000
 _ROW_OVERHEAD = 24  # bytes: row_id, seq, at
@@ -93,14 +93,18 @@ def insert_rows(
     """
     if connection.is_postgresql:
         return _insert_arrays(connection, table, columns, encoded, stamp)
-    registered = sa.select(TABLE.c.id).where(TABLE.c.id == table.id)
-    if connection.execute(registered).first() is None:
+    if connection.execute(_REGISTERED, {"table": table.id}).first() is None:
         raise dropped(table)
     rows = list(zip(repeat(stamp.seq), repeat(stamp.at), *encoded, strict=False))
     statement = _sqlite_insert(table.id, tuple(columns))
     connection.connection.exec_driver_sql(statement, rows)
-    last = connection.execute(sa.select(sa.func.last_insert_rowid())).scalar_one()
+    last = connection.execute(_LAST_ROW_ID).scalar_one()
     return InsertedRows(last - len(rows) + 1, last, len(rows))
+
+
+# Statements of every insert are built once, which is most of their time.
+_REGISTERED = sa.select(TABLE.c.id).where(TABLE.c.id == sa.bindparam("table"))
+_LAST_ROW_ID = sa.select(sa.func.last_insert_rowid())
 
 
 @lru_cache(maxsize=1000)
@@ -206,10 +210,14 @@ def count_rows(
 
 def row_span(connection: StoreConnection, table: InlineTable) -> int:
     """An upper bound of the number of rows, by two look-ups in the index of ids."""
-    row_id = table.rows.c.row_id
-    ends = (sa.select(end(row_id)).scalar_subquery() for end in (sa.func.min, sa.func.max))
-    first, last = connection.execute(sa.select(*ends)).one()
+    first, last = connection.execute(_row_ends(table.rows)).one()
     return 0 if first is None else last - first + 1
+
+
+@lru_cache(maxsize=1000)
+def _row_ends(rows: sa.Table) -> sa.Select[Any]:
+    ends = (sa.func.min(rows.c.row_id), sa.func.max(rows.c.row_id))
+    return sa.select(*(sa.select(end).scalar_subquery() for end in ends))
 
 
 def last_change(

@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any, ClassVar, TypeAlias
@@ -42,7 +43,7 @@ from icefloe.errors import (
     StoreBusyError,
     UnsupportedTableError,
 )
-from icefloe.inline.layout import FORMAT, METADATA, SEQUENCE, STORE, InlineTable
+from icefloe.inline.layout import FORMAT, METADATA, STORE, InlineTable
 from icefloe.redaction import register, scrub
 
 AnyRows: TypeAlias = sa.CursorResult[*tuple[Any, ...]]
@@ -56,7 +57,7 @@ _STORE_LOCK = _LOCK_SPACE  # tables have ids from 1
 _URLS = "Use inline_uri='sqlite:///folder/inline.db' or 'postgresql://user:password@host/database'."
 
 # Milliseconds since 1970 by the clock of the database. Clocks of hosts are never compared.
-_CLOCKS = {
+CLOCKS = {
     "sqlite": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
     "postgresql": "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
 }
@@ -85,7 +86,7 @@ class StoreConnection:
     @property
     def clock(self) -> sa.ColumnElement[int]:
         """The time in SQL, in milliseconds since 1970."""
-        return sa.literal_column(_CLOCKS[self.connection.dialect.name], sa.BigInteger)
+        return sa.literal_column(CLOCKS[self.connection.dialect.name], sa.BigInteger)
 
     def execute(self, statement: sa.Executable, values: Any = None) -> AnyRows:
         """Run a statement; its result has `rowcount`."""
@@ -110,22 +111,14 @@ class StoreConnection:
             self.execute(sa.select(wait, sa.cast(lock, sa.Text)))
 
 
-def next_stamp(connection: StoreConnection) -> ChangeStamp:
-    """Number a change of this write transaction."""
-    if connection.is_postgresql:
-        number: sa.ColumnElement[int] = SEQUENCE.next_value()
-    else:
-        connection.execute(STORE.update().values(seq=STORE.c.seq + 1))
-        number = sa.select(STORE.c.seq).scalar_subquery()
-    seq, at = connection.execute(sa.select(number, connection.clock)).one()
-    return ChangeStamp(seq, at)
+_STORE_ID = sa.select(STORE.c.store_id)  # built once
 
 
 def read_store_id(connection: StoreConnection) -> str | None:
     """The id of the store; None if its tables do not exist."""
     if not connection.installed:
         return None
-    return str(connection.execute(sa.select(STORE.c.store_id)).scalar_one())
+    return str(connection.execute(_STORE_ID).scalar_one())
 
 
 class InlineStore:
@@ -218,6 +211,11 @@ class InlineStore:
     def _is_postgresql(self) -> bool:
         return self._url.get_backend_name() == "postgresql"
 
+    @cached_property
+    def _path(self) -> str:
+        """The file of a SQLite database, under one name however it is spelled."""
+        return str(Path(str(self._url.database)).resolve())
+
     def _engine(self) -> sa.Engine:
         engine = self._engines.get(process := os.getpid())
         return engine or self._engines.setdefault(process, _new_engine(self._url))
@@ -280,7 +278,7 @@ class InlineStore:
         if self._is_postgresql:
             yield
             return
-        line = _Lines.of(str(Path(str(self._url.database)).resolve()))
+        line = _Lines.of(self._path)
         if not line.acquire(BUSY_SECONDS):
             raise self._busy()
         try:
@@ -360,7 +358,7 @@ class InlineStore:
 def _checked(url: sa.URL, advice: str) -> sa.URL:
     shown = url.render_as_string(hide_password=True)
     backend = url.get_backend_name()
-    if backend not in _CLOCKS:
+    if backend not in CLOCKS:
         raise UnsupportedTableError(
             f"The inline tier needs SQLite or PostgreSQL, and {shown} is {backend}. {advice}"
         )

@@ -22,7 +22,7 @@ from icefloe.inline.layout import (
     InlineTable,
     database_type,
 )
-from icefloe.inline.store import StoreConnection
+from icefloe.inline.store import AnyRows, StoreConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,10 @@ def find_table(
     connection: StoreConnection, catalog_name: str, table_uuid: str
 ) -> InlineTable | None:
     """The table of a uuid; None if the store does not have it."""
-    found = _select(connection, *_has_uuid(catalog_name, table_uuid))
+    if not connection.installed:
+        return None
+    named = {"catalog": catalog_name, "uuid": table_uuid}
+    found = _tables(connection.execute(_BY_UUID, named))
     return found[0] if found else None
 
 
@@ -121,15 +124,24 @@ def dropped(table: InlineTable) -> TableNotFoundError:
 def _select(connection: StoreConnection, *conditions: sa.ColumnElement[bool]) -> list[InlineTable]:
     if not connection.installed:
         return []
-    selected = sa.select(
-        TABLE.c.id,
-        TABLE.c.catalog_name,
-        TABLE.c.table_uuid,
-        TABLE.c.namespace,
-        TABLE.c.name,
-        TABLE.c.columns,
-    )
-    rows = connection.execute(selected.where(*conditions).order_by(TABLE.c.id))
+    return _tables(connection.execute(_SELECTED.where(*conditions)))
+
+
+# Statements of every insert are built once, which is most of their time.
+_SELECTED = sa.select(
+    TABLE.c.id,
+    TABLE.c.catalog_name,
+    TABLE.c.table_uuid,
+    TABLE.c.namespace,
+    TABLE.c.name,
+    TABLE.c.columns,
+).order_by(TABLE.c.id)
+_BY_UUID = _SELECTED.where(
+    TABLE.c.catalog_name == sa.bindparam("catalog"), TABLE.c.table_uuid == sa.bindparam("uuid")
+)
+
+
+def _tables(rows: AnyRows) -> list[InlineTable]:
     return [
         InlineTable(table_id, catalog, uuid, namespace, name, _split(columns))
         for table_id, catalog, uuid, namespace, name, columns in rows
@@ -154,10 +166,16 @@ def _split(names: str) -> tuple[InlineColumn, ...]:
 
 def pointer(connection: StoreConnection, name: CatalogTable) -> str | None:
     """The location of the table's current metadata; None if the catalog has no such table."""
-    location = connection.execute(
-        sa.select(POINTERS.c.metadata_location).where(*_has_name(name))
-    ).scalar_one_or_none()
+    named = {"catalog": name.catalog, "namespace": name.namespace, "name": name.name}
+    location = connection.execute(_POINTER, named).scalar_one_or_none()
     return None if location is None else str(location)
+
+
+_POINTER = sa.select(POINTERS.c.metadata_location).where(
+    POINTERS.c.catalog_name == sa.bindparam("catalog"),
+    POINTERS.c.table_namespace == sa.bindparam("namespace"),
+    POINTERS.c.table_name == sa.bindparam("name"),
+)
 
 
 def swap_pointer(connection: StoreConnection, name: CatalogTable, old: str, new: str) -> bool:

@@ -28,6 +28,8 @@ from icefloe.errors import StatementError, UnsupportedTableError
 from icefloe.file_changes import RowVersion
 from icefloe.inline.bookkeeping import (
     count_removed_intents,
+    last_number,
+    next_stamp,
     read_flushed,
     read_intent,
     remove_keys,
@@ -49,7 +51,6 @@ from icefloe.inline.store import (
     ChangeStamp,
     InlineStore,
     StoreConnection,
-    next_stamp,
     read_store_id,
 )
 from icefloe.inline.tables import (
@@ -61,7 +62,7 @@ from icefloe.inline.tables import (
     register_table,
     rename_table,
 )
-from icefloe.inline.where import is_exact, row_filter
+from icefloe.inline.where import SqlCondition, translate
 from icefloe.metadata.table_state import TableState
 from icefloe.redaction import scrubbed
 from icefloe.settings import INLINE, INLINE_STORE, flushed_through
@@ -92,6 +93,8 @@ class Cut:
     schema: Schema
     rows: InlineRows
     is_exact: bool  # exactly the rows that the condition is TRUE for
+    # The last change that it has, where numbers of changes tell whether there was another.
+    read_at: int | None = None
     through: int | None = None  # to flush into another database: all rows of changes up to this one
 
     def arrow(self) -> pa.Table:
@@ -132,15 +135,28 @@ class InlineTier:
             if self._store is not None:
                 self._store.close()
 
-    def cut(self, state: TableState, condition: BooleanExpression | None = None) -> Cut | None:
+    def cut(
+        self,
+        state: TableState,
+        condition: BooleanExpression | None = None,
+        schema: Schema | None = None,
+        limit: int | None = None,
+    ) -> Cut | None:
         """The inline rows of a table that a condition may be TRUE for; None if it has no tier.
+
+        Args:
+            state: The state of the table.
+            condition: An expression as `FilePredicate.inclusive`; without it, every row.
+            schema: The columns to read, a part of the table's schema.
+            limit: How many rows are enough; applies to an exact cut alone.
 
         Raises:
             PointerMovedError: `state` is no longer the table's current state.
         """
         if not state.has_inline_tier:
             return None
-        return self._cut(state, AlwaysTrue() if condition is None else condition)
+        condition = AlwaysTrue() if condition is None else condition
+        return self._cut(state, condition, schema=schema, limit=limit)
 
     def cut_to_flush(self, state: TableState, rows: int | None = None) -> Cut | None:
         """All inline rows of a table, or about so many of the oldest; None if it has no tier.
@@ -158,18 +174,53 @@ class InlineTier:
         return replace(cut, rows=cut.rows.first(rows))
 
     def _cut(
-        self, state: TableState, condition: BooleanExpression, through: int | None = None
+        self,
+        state: TableState,
+        condition: BooleanExpression,
+        through: int | None = None,
+        schema: Schema | None = None,
+        limit: int | None = None,
     ) -> Cut | None:
         with self._reading(state) as connection:
             table = self.find(connection, state)
             if table is None:
                 return None
-            exact = is_exact(condition, state.schema, table.rows)
-            where = row_filter(condition, state.schema, table.rows)
-            if (unflushed := self.unflushed(connection, state, table, through)) is not None:
-                where = sa.and_(where, unflushed)
-            rows = select_rows(connection, table, inline_columns(state.schema), where)
-            return Cut(table, state.schema, rows, exact, through)
+            schema = state.schema if schema is None else schema
+            judged = self._translate(connection, state, table, condition, through)
+            enough = limit if judged.exact else None
+            rows = select_rows(connection, table, inline_columns(schema), judged.where, enough)
+            read_at = last_number(connection) if self.shares_database else None
+            return Cut(table, schema, rows, judged.exact, read_at, through)
+
+    def _translate(
+        self,
+        connection: StoreConnection,
+        state: TableState,
+        table: InlineTable,
+        condition: BooleanExpression,
+        through: int | None = None,
+    ) -> SqlCondition:
+        """Rows that a condition may be TRUE for, without those that are in files already."""
+        judged = translate(condition, state.schema, table.rows)
+        unflushed = self.unflushed(connection, state, table, through)
+        if unflushed is None:
+            return judged
+        return replace(judged, where=sa.and_(judged.where, unflushed))
+
+    def count_matching(self, state: TableState, condition: BooleanExpression) -> int | None:
+        """How many inline rows a condition is TRUE for; None if only Spark can evaluate it.
+
+        Raises:
+            PointerMovedError: `state` is no longer the table's current state.
+        """
+        if not state.has_inline_tier:
+            return 0
+        with self._reading(state) as connection:
+            table = self.find(connection, state)
+            if table is None:
+                return 0
+            rows = self._translate(connection, state, table, condition)
+            return count_rows(connection, table, rows.where) if rows.exact else None
 
     def find(self, connection: StoreConnection, state: TableState) -> InlineTable | None:
         """The table in the store; None if no row was ever inserted.

@@ -40,7 +40,14 @@ from pyiceberg.expressions import (
 )
 from pyiceberg.expressions.literals import AboveMax, BelowMin, Literal
 from pyiceberg.schema import Schema
-from pyiceberg.types import DoubleType, IcebergType, NestedField, PrimitiveType, UnknownType
+from pyiceberg.types import (
+    DoubleType,
+    FloatType,
+    IcebergType,
+    NestedField,
+    PrimitiveType,
+    UnknownType,
+)
 
 from icefloe.inline.encode import encode_literal
 from icefloe.inline.layout import (
@@ -74,26 +81,27 @@ def row_filter(expression: BooleanExpression, schema: Schema, table: sa.Table) -
         schema: The schema whose columns it names.
         table: The rows table; a field without a column there has NULL in every row.
     """
-    return _translate(expression, schema, table).where
+    return translate(expression, schema, table).where
 
 
 def is_exact(expression: BooleanExpression, schema: Schema, table: sa.Table) -> bool:
     """Whether `row_filter` is TRUE for exactly the rows that the expression is TRUE for."""
-    return _translate(expression, schema, table).exact
+    return translate(expression, schema, table).exact
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class SqlCondition:
     """The SQL of an expression, and whether it is TRUE for no row more."""
 
     where: _Sql
     exact: bool = True
 
 
-_UNTRANSLATED = _Part(sa.true(), exact=False)
+_UNTRANSLATED = SqlCondition(sa.true(), exact=False)
 
 
-def _translate(expression: BooleanExpression, schema: Schema, table: sa.Table) -> _Part:
+def translate(expression: BooleanExpression, schema: Schema, table: sa.Table) -> SqlCondition:
+    """What `row_filter` and `is_exact` return, by one translation."""
     if not _within_limits(expression):
         return _UNTRANSLATED
     return _Translator(schema, table).part(expression)
@@ -118,18 +126,18 @@ class _Translator:
     schema: Schema
     table: sa.Table
 
-    def part(self, expression: BooleanExpression) -> _Part:
+    def part(self, expression: BooleanExpression) -> SqlCondition:
         match expression:
             case AlwaysTrue():
-                return _Part(sa.true())
+                return SqlCondition(sa.true())
             case AlwaysFalse():
-                return _Part(sa.false())
+                return SqlCondition(sa.false())
             case And(left=left, right=right):
                 parts = self.part(left), self.part(right)
-                return _Part(sa.and_(*(p.where for p in parts)), all(p.exact for p in parts))
+                return SqlCondition(sa.and_(*(p.where for p in parts)), all(p.exact for p in parts))
             case Or(left=left, right=right):
                 parts = self.part(left), self.part(right)
-                return _Part(sa.or_(*(p.where for p in parts)), all(p.exact for p in parts))
+                return SqlCondition(sa.or_(*(p.where for p in parts)), all(p.exact for p in parts))
             case UnboundPredicate(term=Reference(name=name)):
                 column = self._column(name)
                 return _UNTRANSLATED if column is None else column.test(expression)
@@ -166,7 +174,7 @@ class _Column:
     type: IcebergType
     kind: str
 
-    def test(self, predicate: UnboundPredicate) -> _Part:
+    def test(self, predicate: UnboundPredicate) -> SqlCondition:
         match predicate:
             case UnaryPredicate():
                 return self._unary(predicate)
@@ -180,41 +188,43 @@ class _Column:
             case _:
                 return _UNTRANSLATED
 
-    def _unary(self, predicate: UnaryPredicate) -> _Part:
+    def _unary(self, predicate: UnaryPredicate) -> SqlCondition:
         match predicate:
             case IsNull():
-                return _Part(self.value.is_(None))
+                return SqlCondition(self.value.is_(None))
             case NotNull():
-                return _Part(self.value.is_not(None))
+                return SqlCondition(self.value.is_not(None))
             case IsNaN() if self.kind == FLOAT:
-                return _Part(self.value == _NAN)
+                return SqlCondition(self.value == _NAN)
             case NotNaN() if self.kind == FLOAT:
-                return _Part(self._or_null(self.value != _NAN))
+                return SqlCondition(self._or_null(self.value != _NAN))
             case _:
                 return _UNTRANSLATED
 
-    def _compare(self, predicate: LiteralPredicate, encoded: int | bytes) -> _Part:
+    def _compare(self, predicate: LiteralPredicate, encoded: int | bytes) -> SqlCondition:
         """A comparison; of a zero with all zeros, of which -0.0 is the least."""
         is_zero = self.kind == FLOAT and encoded in (_NEGATIVE_ZERO, _ZERO)
         least, greatest = (_NEGATIVE_ZERO, _ZERO) if is_zero else (encoded, encoded)
         match predicate:
             case EqualTo():
-                return _Part(self.value.in_([least, greatest]) if is_zero else self.value == least)
+                return SqlCondition(
+                    self.value.in_([least, greatest]) if is_zero else self.value == least
+                )
             case NotEqualTo():
                 differs = self.value.not_in([least, greatest]) if is_zero else self.value != least
-                return _Part(self._or_null(differs))
+                return SqlCondition(self._or_null(differs))
             case LessThan():
-                return _Part(self.value < least)
+                return SqlCondition(self.value < least)
             case LessThanOrEqual():
-                return _Part(self.value <= greatest)
+                return SqlCondition(self.value <= greatest)
             case GreaterThan():
-                return _Part(self.value > greatest)
+                return SqlCondition(self.value > greatest)
             case GreaterThanOrEqual():
-                return _Part(self.value >= least)
+                return SqlCondition(self.value >= least)
             case _:
                 return _UNTRANSLATED
 
-    def _in(self, predicate: SetPredicate) -> _Part:
+    def _in(self, predicate: SetPredicate) -> SqlCondition:
         encoded = [self._encode(literal) for literal in predicate.literals]
         known = {value for value in encoded if value is not None}
         if None in encoded or not isinstance(predicate, In | NotIn):
@@ -224,41 +234,46 @@ class _Column:
         values = sorted(known)
         if len(values) <= MAX_IN_VALUES:
             if isinstance(predicate, In):
-                return _Part(self.value.in_(values))
-            return _Part(self._or_null(self.value.not_in(values)))
+                return SqlCondition(self.value.in_(values))
+            return SqlCondition(self._or_null(self.value.not_in(values)))
         if isinstance(predicate, NotIn):
             return _UNTRANSLATED
-        return _Part(self.value.between(values[0], values[-1]), exact=False)
+        return SqlCondition(self.value.between(values[0], values[-1]), exact=False)
 
-    def _starts_with(self, predicate: LiteralPredicate) -> _Part:
+    def _starts_with(self, predicate: LiteralPredicate) -> SqlCondition:
         if self.kind != STRING or not isinstance(prefix := predicate.literal.value, str):
             return _UNTRANSLATED
         negated = isinstance(predicate, NotStartsWith)
         if not prefix:
-            return _Part(self.value.is_(None) if negated else self.value.is_not(None))
+            return SqlCondition(self.value.is_(None) if negated else self.value.is_not(None))
         start = prefix.encode()
         # No byte of UTF-8 is the largest one, so the last byte can always be raised.
         end = start[:-1] + bytes([start[-1] + 1])
         if negated:
-            return _Part(self._or_null(sa.or_(self.value < start, self.value >= end)))
-        return _Part(sa.and_(self.value >= start, self.value < end))
+            return SqlCondition(self._or_null(sa.or_(self.value < start, self.value >= end)))
+        return SqlCondition(sa.and_(self.value >= start, self.value < end))
 
     def _or_null(self, where: _Sql) -> _Sql:
         return sa.or_(self.value.is_(None), where)
 
     def _encode(self, literal: Literal[Any]) -> int | bytes | None:
         """The literal as a value of the column; None if the type does not have it."""
-        # Spark compares a FLOAT as double: 0.1 is no float, and must not become one.
-        target = DoubleType() if self.kind == FLOAT else self.type
-        try:
-            converted = literal.to(target)
-        except (TypeError, ValueError):
-            return None
-        if isinstance(converted, AboveMax | BelowMin):
-            return None
-        if not _same_number(literal.value, converted.value):
-            return None
-        return encode_literal(self.kind, converted.value)
+        value = literal_value(literal, self.type)
+        return None if value is None else encode_literal(self.kind, value)
+
+
+def literal_value(literal: Literal[Any], kind: IcebergType) -> Any | None:
+    """The value of a literal that is compared with values of a type; None if it has no such value.
+
+    Spark compares a FLOAT as double: 0.1 is no float, and must not become one.
+    """
+    try:
+        converted = literal.to(DoubleType() if isinstance(kind, FloatType) else kind)
+    except (TypeError, ValueError):
+        return None
+    if isinstance(converted, AboveMax | BelowMin):
+        return None
+    return converted.value if _same_number(literal.value, converted.value) else None
 
 
 def _same_number(literal: object, converted: object) -> bool:

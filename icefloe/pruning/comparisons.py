@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FilePredicate:
-    """A SQL condition as PyIceberg expressions, for selecting files only (Spark evaluates rows).
+    """A SQL condition as PyIceberg expressions, for selecting files, and rows where it is exact.
 
     `inclusive` is TRUE for every row the condition is TRUE for, and maybe for more; AlwaysTrue when
     nothing is known. `exact` is TRUE for exactly those rows (SQL TRUE, not NULL), None when no
@@ -59,6 +59,15 @@ class FilePredicate:
 
     inclusive: BooleanExpression
     exact: BooleanExpression | None
+    exact_beside_nan: bool = False  # `inclusive` is exact where NaN is compared as Spark does
+
+    @property
+    def exact_for_rows(self) -> bool:
+        """Whether `inclusive` is TRUE for exactly the rows that the condition is TRUE for.
+
+        Whoever evaluates it takes NaN for the largest value and for equal to itself, as Spark does.
+        """
+        return self.exact is not None or self.exact_beside_nan
 
 
 ALWAYS = FilePredicate(AlwaysTrue(), AlwaysTrue())
@@ -68,25 +77,25 @@ UNKNOWN = FilePredicate(AlwaysTrue(), None)
 
 def all_of(parts: Sequence[FilePredicate]) -> FilePredicate:
     """AND: each part narrows the whole, also beside unknown ones."""
-    exacts = [part.exact for part in parts]
-    if any(exact is AlwaysFalse() for exact in exacts):
+    if any(part.exact is AlwaysFalse() for part in parts):
         return NEVER
-    return FilePredicate(balanced(And, [part.inclusive for part in parts]), _all_exact(And, exacts))
+    return _joined(And, parts)
 
 
 def any_of(parts: Sequence[FilePredicate]) -> FilePredicate:
     """OR: one unknown part makes the whole unknown, unless another is always true."""
-    exacts = [part.exact for part in parts]
-    if any(exact is AlwaysTrue() for exact in exacts):
+    if any(part.exact is AlwaysTrue() for part in parts):
         return ALWAYS
-    return FilePredicate(balanced(Or, [part.inclusive for part in parts]), _all_exact(Or, exacts))
+    return _joined(Or, parts)
 
 
-def _all_exact(
-    join: type[And | Or], exacts: Sequence[BooleanExpression | None]
-) -> BooleanExpression | None:
-    known = [exact for exact in exacts if exact is not None]
-    return balanced(join, known) if len(known) == len(exacts) else None
+def _joined(join: type[And | Or], parts: Sequence[FilePredicate]) -> FilePredicate:
+    exacts = [part.exact for part in parts if part.exact is not None]
+    return FilePredicate(
+        balanced(join, [part.inclusive for part in parts]),
+        balanced(join, exacts) if len(exacts) == len(parts) else None,
+        all(part.exact_for_rows for part in parts),
+    )
 
 
 def balanced(join: Callable[[T, T], T], parts: Sequence[T]) -> T:
@@ -121,7 +130,7 @@ class PredicateColumn:
 
     name: str
     type: PrimitiveType
-    time_zone: str  # of timestamp literals without an offset
+    time_zone: str | None  # of timestamp literals without an offset
 
     @property
     def may_be_nan(self) -> bool:
@@ -238,6 +247,5 @@ def _leaf(
     """NaN is the largest value in Spark and equal to itself; Iceberg's bounds leave it out."""
     if not column.may_be_nan:
         return FilePredicate(predicate, predicate)
-    return FilePredicate(
-        Or(predicate, IsNaN(term=Reference(column.name))) if true_for_nan else predicate, None
-    )
+    inclusive = Or(predicate, IsNaN(term=Reference(column.name))) if true_for_nan else predicate
+    return FilePredicate(inclusive, None, exact_beside_nan=True)

@@ -6,6 +6,7 @@ leaves. Whatever may mean something else in Spark is unknown: it may be true for
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -27,7 +28,7 @@ from icefloe.pruning.comparisons import (
     is_like,
     is_null,
 )
-from icefloe.pruning.literals import SqlLiteral
+from icefloe.pruning.literals import LiteralKind, SqlLiteral
 from icefloe.pruning.predicate import (
     And,
     ColumnName,
@@ -48,6 +49,7 @@ from icefloe.pruning.predicate import (
     read_condition,
 )
 from icefloe.spark.sql_text import SqlText
+from icefloe.spark.tokens import Token, TokenKind
 
 C = TypeVar("C")
 L = TypeVar("L")
@@ -57,13 +59,13 @@ def lower(
     condition: str | None,
     schema: Schema,
     *,
-    time_zone: str,
+    time_zone: str | None,
     qualifiers: frozenset[str] = frozenset(),
 ) -> FilePredicate:
     """Lower a Spark SQL condition; None is no condition. Never raises: Spark checks the syntax.
 
     A column is known by its bare name or behind one of `qualifiers` (any case). Timestamps without
-    an offset are read in `time_zone`, the session's.
+    an offset are read in `time_zone`, the session's; without one they are unknown.
     """
     if condition is None:
         return ALWAYS
@@ -127,7 +129,7 @@ class _Scope(TreeLowering[ParsedLeaf]):
     """The columns that names in a condition can mean."""
 
     schema: Schema
-    time_zone: str
+    time_zone: str | None
     qualifiers: frozenset[str]
 
     def leaf(self, leaf: ParsedLeaf, *, negated: bool) -> FilePredicate:
@@ -157,3 +159,94 @@ class _Scope(TreeLowering[ParsedLeaf]):
         if self.schema.find_field(fields[0].name).field_id != fields[0].field_id:
             return None  # a name with a dot, which PyIceberg takes for a nested field
         return PredicateColumn(fields[0].name, fields[0].field_type, self.time_zone)
+
+
+# -------------------------------------------------------------------------------------------------
+# Conditions that need no Spark
+
+_WORDS = frozenset({"AND", "OR", "NOT", "IN", "BETWEEN", "IS", "NULL", "LIKE", "TRUE", "FALSE"})
+_TYPES = frozenset({"DATE", "TIMESTAMP", "TIMESTAMP_NTZ"})  # of a literal: the string follows
+_SYMBOLS = frozenset({"=", "==", "<>", "!=", "<", "<=", ">", ">=", "<=>", "(", ")", ",", "-", "."})
+_PLAIN_NUMBER = re.compile(r"(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|\d+L", re.ASCII)
+
+
+def lower_certain(
+    condition: str | None, schema: Schema, *, time_zone: str | None, qualifiers: frozenset[str]
+) -> FilePredicate | None:
+    """A condition that is exact for rows and that Spark provably accepts; None in doubt.
+
+    Stricter than an exact `lower`, which proves nothing about parts that do not matter: Spark
+    refuses `id < 0 AND FALSE` if there is no `id`. Names must be spelled as in the schema and in
+    `qualifiers`, and the text has to be plain, so that sqlglot reads nothing that Spark refuses.
+    """
+    if condition is None:
+        return ALWAYS
+    text = SqlText.of(condition)
+    names = [field.name for field in schema.fields]
+    if {name.lower() for name in qualifiers} & {name.lower() for name in names}:
+        return None  # `t.a` may be a field of the struct `t`
+    if not is_plain_sql(text, frozenset(names) | qualifiers) or text.tree is None:
+        return None
+    scope = _Certain(schema, time_zone, frozenset(name.lower() for name in qualifiers))
+    try:
+        return scope.tree(read_condition(text.tree, strings_are_plain=True))
+    except _DoubtError:
+        return None
+    except Exception:  # noqa: BLE001 - as in `lower`
+        return None
+
+
+def is_plain_sql(text: SqlText, names: frozenset[str]) -> bool:
+    """Whether a text has nothing but literals, these names and the operators of conditions."""
+    if any(sign in text for sign in ("${", "\\", '"', "--", "/*", "{#")):
+        return False
+    tokens = text.tokens
+    following = [*tokens[1:], None]
+    return bool(tokens) and all(
+        _is_plain(token, after, names) for token, after in zip(tokens, following, strict=True)
+    )
+
+
+def _is_plain(token: Token, after: Token | None, names: frozenset[str]) -> bool:
+    string_follows = after is not None and after.kind is TokenKind.STRING
+    match token.kind:
+        case TokenKind.STRING:
+            # Whether two quotes in a string are one depends on a setting of the session.
+            return token.text[0] == "'" and "'" not in token.text[1:-1] and not string_follows
+        case TokenKind.NUMBER:
+            return _PLAIN_NUMBER.fullmatch(token.text) is not None
+        case TokenKind.QUOTED:
+            return token.name in names
+        case TokenKind.WORD if token.word in _WORDS:
+            return True
+        case TokenKind.WORD if token.word in _TYPES and string_follows:
+            return True
+        case TokenKind.WORD:
+            return token.name in names
+        case TokenKind.SYMBOL:
+            closes = after is not None and after.text == ")"
+            return token.text in _SYMBOLS and not (token.text == "," and closes)
+        case _:
+            return False
+
+
+class _DoubtError(Exception):
+    """A part of a condition may be refused by Spark, or be TRUE for other rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Certain(_Scope):
+    def tree(self, node: Node[ParsedLeaf], *, negated: bool = False) -> FilePredicate:
+        if isinstance(node, Constant) and node.value is None:
+            raise _DoubtError
+        return _Scope.tree(self, node, negated=negated)
+
+    def leaf(self, leaf: ParsedLeaf, *, negated: bool) -> FilePredicate:
+        if isinstance(leaf, IsTruth):
+            raise _DoubtError
+        if isinstance(leaf, Like) and leaf.pattern.kind is LiteralKind.NULL:
+            raise _DoubtError
+        lowered = _Scope.leaf(self, leaf, negated=negated)
+        if not lowered.exact_for_rows:
+            raise _DoubtError
+        return lowered

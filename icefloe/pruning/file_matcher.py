@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol, TypeVar
 from uuid import UUID
 
@@ -83,7 +83,7 @@ class Matcher(Protocol):
 class FileMatcher:
     """Which manifests and files may hold, or provably hold only, rows a condition is TRUE for.
 
-    Expressions are bound and projected once per spec, with its first file.
+    Expressions are bound and projected once, for the first file, or the first of a spec.
     """
 
     def __init__(
@@ -93,14 +93,27 @@ class FileMatcher:
         specs: Mapping[int, PartitionSpec],
     ) -> None:
         self._lowered = lowered
-        self._schema = _with_optional_columns(schema)
+        self._table_schema = schema
         self._specs = specs
-        self._conjuncts = tuple(_conjuncts(_demand_values(lowered.exact)))
-        self._metrics_may_match = _prepare(self._inclusive_metrics)
-        self._metrics_prove_match = tuple(
+        self._partition_tests: dict[int, _PartitionTests] = {}
+
+    @cached_property
+    def _schema(self) -> Schema:
+        return _with_optional_columns(self._table_schema)
+
+    @cached_property
+    def _conjuncts(self) -> tuple[BooleanExpression, ...]:
+        return tuple(_conjuncts(_demand_values(self._lowered.exact)))
+
+    @cached_property
+    def _metrics_may_match(self) -> Test[DataFile] | None:
+        return _prepare(self._inclusive_metrics)
+
+    @cached_property
+    def _metrics_prove_match(self) -> tuple[Test[DataFile] | None, ...]:
+        return tuple(
             _prepare(partial(strict_metrics_test, self._schema, part)) for part in self._conjuncts
         )
-        self._partition_tests: dict[int, _PartitionTests] = {}
 
     @property
     def row_condition(self) -> BooleanExpression:

@@ -64,6 +64,7 @@ _ISO_TIMESTAMP = re.compile(
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH = _EPOCH_UTC.replace(tzinfo=None)
 _MICROSECOND = timedelta(microseconds=1)
+_DAY_MICROS = 86_400_000_000
 
 
 class LiteralKind(Enum):
@@ -144,7 +145,7 @@ def _cast(inner: SqlLiteral, to: exp.DataType) -> SqlLiteral | None:
     return None
 
 
-def coerce(literal: SqlLiteral, column: PrimitiveType, time_zone: str) -> AnyLiteral | None:
+def coerce(literal: SqlLiteral, column: PrimitiveType, time_zone: str | None) -> AnyLiteral | None:
     """The literal as a value of the column's type, or None when that would not be exact."""
     match column:
         case TimestamptzType():
@@ -277,7 +278,8 @@ def _offset(text: str) -> tzinfo:
 
 def _coerce_timestamp_ntz(literal: SqlLiteral) -> AnyLiteral | None:
     if literal.kind is LiteralKind.DATE:
-        return _midnight(literal.text, None)
+        day = _parse_date(literal.text)
+        return TimestampLiteral((day - _EPOCH.date()).days * _DAY_MICROS) if day else None
     if literal.kind not in (LiteralKind.STRING, LiteralKind.TIMESTAMP_NTZ):
         return None
     timestamp = _parse_timestamp(literal.text)
@@ -286,9 +288,10 @@ def _coerce_timestamp_ntz(literal: SqlLiteral) -> AnyLiteral | None:
     return TimestampLiteral((timestamp - _EPOCH) // _MICROSECOND)
 
 
-def _coerce_timestamp(literal: SqlLiteral, time_zone: str) -> AnyLiteral | None:
+def _coerce_timestamp(literal: SqlLiteral, time_zone: str | None) -> AnyLiteral | None:
     if literal.kind is LiteralKind.DATE:
-        return _midnight(literal.text, time_zone)
+        day = _parse_date(literal.text)
+        return _in_zone(datetime.combine(day, time.min), time_zone) if day is not None else None
     if literal.kind not in (
         LiteralKind.STRING,
         LiteralKind.TIMESTAMP,
@@ -303,18 +306,10 @@ def _coerce_timestamp(literal: SqlLiteral, time_zone: str) -> AnyLiteral | None:
     return _instant(timestamp)
 
 
-def _midnight(text: str, time_zone: str | None) -> AnyLiteral | None:
-    day = _parse_date(text)
-    if day is None:
-        return None
-    timestamp = datetime.combine(day, time.min)
-    if time_zone is None:
-        return TimestampLiteral((timestamp - _EPOCH) // _MICROSECOND)
-    return _in_zone(timestamp, time_zone)
-
-
-def _in_zone(local: datetime, time_zone: str) -> AnyLiteral | None:
+def _in_zone(local: datetime, time_zone: str | None) -> AnyLiteral | None:
     """The instant of a local time; None if the zone has it twice or never, or is unknown."""
+    if time_zone is None:
+        return None
     if time_zone in ("UTC", "Etc/UTC", "Z"):
         return _instant(local.replace(tzinfo=UTC))
     try:

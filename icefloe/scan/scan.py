@@ -67,11 +67,7 @@ class Scan:
     @classmethod
     def of(cls, spark: SparkSession, state: TableState, candidates: Sequence[Candidate]) -> Scan:
         """Read the position deletes of the files."""
-        contents = read_position_deletes(
-            state.io, (delete for c in candidates for delete in c.position_deletes)
-        )
-        by_file = {c.path: _of_file(c, contents) for c in candidates if c.position_deletes}
-        deleted = {path: positions for path, positions in by_file.items() if positions}
+        deleted, contents = read_deleted_rows(state, candidates)
         return cls(spark, state, tuple(candidates), deleted, contents)
 
     @cached_property
@@ -332,6 +328,17 @@ class Scan:
             name = self.state.schema.find_column_name(i) if i in current else columns.equality(i)
             condition = condition & quoted(str(name)).eqNullSafe(F.col(_key(i)))
         return condition
+
+
+def read_deleted_rows(
+    state: TableState, candidates: Sequence[Candidate]
+) -> tuple[dict[str, BitMap64], dict[str, Deleted]]:
+    """The deleted positions of each data file that has any, and of each delete file."""
+    contents = read_position_deletes(
+        state.io, (delete for c in candidates for delete in c.position_deletes)
+    )
+    by_file = {c.path: _of_file(c, contents) for c in candidates if c.position_deletes}
+    return {path: positions for path, positions in by_file.items() if positions}, contents
 
 
 def _of_file(candidate: Candidate, contents: Mapping[str, Deleted]) -> BitMap64:

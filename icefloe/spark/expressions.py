@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import Self
 
@@ -50,12 +51,18 @@ class TempViews:
     """The temporary views of one statement, in each of its sessions; dropped when it ends.
 
     A MERGE has two sessions where its source is a streaming batch, which has its own. Without
-    sessions the views are in the session of their rows, and stay.
+    sessions the views are in the session of their rows, and stay. Sessions are opened for the
+    first view: most statements have none.
     """
 
-    def __init__(self, *sessions: SparkSession) -> None:
-        self._sessions = tuple({id(session): session for session in sessions}.values())
+    def __init__(self, *sessions: Callable[[], SparkSession]) -> None:
+        self._opened = sessions
         self._names: list[str] = []
+
+    @cached_property
+    def _sessions(self) -> tuple[SparkSession, ...]:
+        sessions = [opened() for opened in self._opened]
+        return tuple({id(session): session for session in sessions}.values())
 
     def __enter__(self) -> Self:
         return self
@@ -66,8 +73,8 @@ class TempViews:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for session in self._sessions:
-            for name in self._names:
+        for name in self._names:
+            for session in self._sessions:
                 with cleaning_up(f"dropping the view {name}"):
                     session.catalog.dropTempView(name)
 

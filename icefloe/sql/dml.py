@@ -52,7 +52,10 @@ _ALL_OF = "SELECT * FROM "
 def run_dml(parsed: syntax.WithDml, names: Names, whole: str) -> DmlResult:
     """Run a DML statement."""
     spark = names.tables.spark
-    with TempViews(spark) as views, placed_errors(parsed.statement.expressions(), spark, whole):
+    with (
+        TempViews(lambda: spark) as views,
+        placed_errors(parsed.statement.expressions(), spark, whole),
+    ):
         target = _Target.of(parsed, names, whole, views)
         match parsed.statement:
             case syntax.Insert() as insert:
@@ -68,7 +71,10 @@ def run_dml(parsed: syntax.WithDml, names: Names, whole: str) -> DmlResult:
 def explain_dml(parsed: syntax.WithDml, names: Names, whole: str) -> str:
     """The plan of a DML statement, for people."""
     spark = names.tables.spark
-    with TempViews(spark) as views, placed_errors(parsed.statement.expressions(), spark, whole):
+    with (
+        TempViews(lambda: spark) as views,
+        placed_errors(parsed.statement.expressions(), spark, whole),
+    ):
         target = _Target.of(parsed, names, whole, views, flushes=False)
         match parsed.statement:
             case syntax.Insert() as insert:

@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import NullOrder, SortDirection
 
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.metadata.table_state import TableState
-from icefloe.schema.arrow_values import transformed
+from icefloe.schema.arrow_values import arrow_schema, transformed
 from icefloe.spark import columns
 from icefloe.spark.errors import translate_task_errors
 from icefloe.tasks.messages import TaskMessage, from_bytes
@@ -62,6 +61,8 @@ def write_local_rows(state: TableState, rows: pa.Table, statement_id: str) -> Wr
 
 def check_partitions(state: TableState, rows: pa.Table) -> None:
     """Refuse rows that have no partition, such as numbers that truncate has no value for."""
+    if state.metadata.spec().is_unpartitioned():
+        return
     fields = file_layout(state, "").partition_fields
     values = _partition_values(state, rows)
     if not fields or values is None:
@@ -94,7 +95,7 @@ def in_schema_order(rows: pa.Table, schema: Schema) -> pa.Table:
 
 def has_types(rows: pa.Table, schema: Schema) -> bool:
     """Whether the rows have the table's columns in types that need no cast."""
-    expected = schema_to_pyarrow(schema, include_field_ids=False)
+    expected = arrow_schema(schema)
     names = {name.lower() for name in rows.column_names}
     if len(names) != rows.num_columns or names != {name.lower() for name in expected.names}:
         return False

@@ -13,6 +13,7 @@ from icefloe.inline.bookkeeping import (
     add_deletes,
     claim_key,
     find_seq,
+    next_stamp,
     read_deletes,
     read_flushed,
     read_intent,
@@ -28,7 +29,6 @@ from icefloe.inline.bookkeeping import (
 )
 from icefloe.inline.layout import FILE, inline_columns
 from icefloe.inline.rows import last_change, remove_through
-from icefloe.inline.store import next_stamp
 from icefloe.inline.tables import register_table
 from support.inline_store import NAME, SCHEMA, insert_in
 

@@ -13,6 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DateType, LongType, NestedField, StringType, TimestampType
 
 from icefloe.errors import TableNotFoundError
+from icefloe.inline.bookkeeping import next_stamp
 from icefloe.inline.decode import decode_rows
 from icefloe.inline.encode import encode_rows
 from icefloe.inline.layout import inline_columns
@@ -28,7 +29,6 @@ from icefloe.inline.rows import (
     select_rows,
     select_versions,
 )
-from icefloe.inline.store import next_stamp
 from icefloe.inline.tables import add_missing_columns, drop_table, register_table
 from icefloe.inline.where import row_filter
 from support.inline_schemas import plain_rows, tables

@@ -20,9 +20,10 @@ from icefloe.errors import (
     UnsupportedTableError,
 )
 from icefloe.inline import store as store_module
+from icefloe.inline.bookkeeping import next_stamp
 from icefloe.inline.layout import STORE, inline_columns
 from icefloe.inline.rows import count_rows, select_versions
-from icefloe.inline.store import InlineStore, next_stamp, read_store_id
+from icefloe.inline.store import InlineStore, read_store_id
 from icefloe.inline.tables import find_table, register_table
 from support.inline_store import NAME, SCHEMA, insert, insert_in, stored_ids
 

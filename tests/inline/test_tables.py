@@ -395,7 +395,7 @@ def test_the_same_inline_row_changed_concurrently_is_a_conflict(inline_of):
     once_before_publish(
         table._lake, lambda: table.update().set("n", "n + 10").where("id = 1").execute()
     )
-    with pytest.raises(ConflictError, match="inline rows that this statement changes"):
+    with pytest.raises(ConflictError, match="inline rows that this statement read"):
         statement.execute()
     once_before_publish(
         table._lake, lambda: table.update().set("n", "n + 10").where("id = 1").execute()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
+from icefloe.inline.bookkeeping import next_stamp
 from icefloe.inline.layout import InlineTable
 from icefloe.inline.rows import InsertedRows, insert_rows, select_rows
-from icefloe.inline.store import InlineStore, StoreConnection, next_stamp
+from icefloe.inline.store import InlineStore, StoreConnection
 from icefloe.inline.tables import CatalogTable
 
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()))

@@ -62,6 +62,7 @@ def merge_inline_rows(joined: MergeJoin, cut: Cut) -> MergedInlineRows:
             replaced=versions_at(cut, updated.column(columns.POS)),
             new_values=as_schema(updated.select(names), cut.schema) if len(updated) else None,
             read=frozenset(cut.rows.versions),
+            read_at=cut.read_at,
             relied_on=_relied_on(joined, cut, pairs),
         ),
         tuple(actions[number] for number in range(len(joined.bound.clauses))),
