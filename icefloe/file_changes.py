@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -46,6 +46,8 @@ class DeletedRows:
 
 
 RowVersion: TypeAlias = tuple[int, int]  # of an inline row: its id and the change that wrote it
+# Where new files have some of the inline rows: positions by data file location.
+LocateRows: TypeAlias = Callable[[Collection[RowVersion]], Mapping[str, BitMap64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +66,19 @@ class InlineChanges:
     everything: bool = False  # `removed` are all rows that there were at the head
     # Catalogs in another database: `removed` are all rows of changes up to this one.
     through: int | None = None
+    # Rows of files that are deleted in the database, and those that take the place of some of them.
+    deleted: Mapping[str, DeletedRows] = field(default_factory=dict)  # by data file location
+    added: pa.Table | None = None
+    # Such deletes of before, which the commit has in delete files.
+    consumed: Mapping[str, BitMap64] = field(default_factory=dict)
+    # Where the files of a flush have the removed rows: those that others change meanwhile are
+    # deleted there instead.
+    located: LocateRows | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row is changed."""
-        return not (self.removed or self.replaced)
+        """Whether nothing is changed."""
+        return not (self.removed or self.replaced or self.deleted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +108,25 @@ class FileChanges:
     @property
     def changes_files(self) -> bool:
         """Whether a snapshot is needed, whatever the head of the branch holds."""
+        return bool(self.added_data or self.deleted_rows) or self.removes_files
+
+    @property
+    def removes_files(self) -> bool:
+        """Whether files may be removed."""
         match self.removal:
             case RemoveFiles(data, deletes):
-                removes = bool(data or deletes)
+                return bool(data or deletes)
             case RemovePartitions(keys):
-                removes = bool(keys)
+                return bool(keys)
             case RemoveEverything():
-                removes = True
-        return bool(self.added_data or self.deleted_rows or removes)
+                return True
 
     @property
     def removed_data(self) -> tuple[LiveFile, ...]:
         """Data files that the statement names for removal."""
         return self.removal.data if isinstance(self.removal, RemoveFiles) else ()
+
+    @property
+    def files_with_deleted_rows(self) -> frozenset[str]:
+        """Data files that stay and lose rows, by delete files or in the inline tier."""
+        return frozenset(self.deleted_rows) | frozenset(self.inline.deleted)

@@ -345,6 +345,12 @@ class Settings:
         None,
         "Age of the oldest inline row from which they are flushed; no limit if not set.",
     )
+    inline_deletes: bool = _property(
+        "icefloe.inline.deletes",
+        _BOOLEAN,
+        "true",
+        "Whether an UPDATE or DELETE of few rows of files is stored in the database too.",
+    )
     retry: RetryPolicy = RetryPolicy()
 
     @classmethod

@@ -26,7 +26,7 @@ from icefloe.commands.input_rows import fit_new_rows, fit_rows, source_frame
 from icefloe.commands.replace.partitions_of import partitions_of
 from icefloe.commands.run import flush, insert, run
 from icefloe.commands.scan import ScanRequest, count_rows, read_arrow, read_pandas, read_rows
-from icefloe.inline.tier import InlineFacts
+from icefloe.inline.facts import InlineFacts, read_inline_facts
 from icefloe.inspection.log import render_log
 from icefloe.inspection.metadata_tables import metadata_table
 from icefloe.maintenance.compact import compact
@@ -162,7 +162,7 @@ class Table:
     @property
     def inline(self) -> InlineFacts | None:
         """What the inline tier holds: rows, bytes, the oldest row; None without that tier."""
-        return self._lake.tier.facts(self._state())
+        return read_inline_facts(self._lake.tier, self._state())
 
     def overwrite(self, rows: object, *, idempotency_key: str | None = None) -> DmlResult:
         """Replace all rows."""
@@ -289,9 +289,14 @@ class Table:
 
     # Maintenance
 
-    def flush(self) -> DmlResult:
-        """Move inline rows to data files; other engines see them from then on."""
-        return flush(self._context())
+    def flush(self, *, discard_lost_deletes: bool = False) -> DmlResult:
+        """Move inline rows to data files; other engines see them from then on.
+
+        Rows of files that are deleted inline are deleted in delete files then. Where another engine
+        replaced such a file and its deleted rows cannot be found in the new files, statements and
+        reads are refused until `discard_lost_deletes` gives those deletes up.
+        """
+        return flush(self._context(), discard_lost_deletes=discard_lost_deletes)
 
     def compact(
         self, where: Condition | None = None, *, target_file_bytes: int | None = None

@@ -17,6 +17,7 @@ from icefloe.commands.context import Context
 from icefloe.commands.run import flush
 from icefloe.errors import IcefloeError
 from icefloe.inline.bookkeeping import acquire_lease, release_lease
+from icefloe.inline.facts import count_inline, is_old
 from icefloe.inline.tier import InlineTier
 from icefloe.metadata.table_state import MAIN, TableState
 
@@ -44,7 +45,7 @@ class BackgroundFlush:
     def make_room(self, state: TableState, context: OpenContext) -> None:
         """Flush now, and raise what that raises, if a table has far too many inline rows."""
         most = BACK_PRESSURE * state.settings.inline_row_limit
-        if self._spans.get(state.name, 0) >= most and self._tier.count(state) >= most:
+        if self._spans.get(state.name, 0) >= most and sum(count_inline(self._tier, state)) >= most:
             flush(context())
             self._spans.pop(state.name, None)
 
@@ -56,7 +57,7 @@ class BackgroundFlush:
         if rows:
             self._spans[state.name] = rows
         try:
-            is_due = rows >= state.settings.inline_row_limit or self._tier.has_old_rows(state)
+            is_due = rows >= state.settings.inline_row_limit or is_old(self._tier, state)
         except IcefloeError as error:
             log.warning("The age of the inline rows of %s is unknown: %s", state.name, error)
             return
@@ -100,11 +101,16 @@ class BackgroundFlush:
             return None if self._stopped else self._waiting.popitem()
 
     def _flush_if_due(self, context: Context) -> None:
-        """Flush whole multiples of the row limit, or everything if the oldest row is too old."""
+        """Flush whole multiples of the row limit, or everything if the oldest row is too old.
+
+        Rows of files that are deleted inline are flushed whenever something is.
+        """
         state = context.read_state(MAIN)
-        limit, count = state.settings.inline_row_limit, self._tier.count(state)
-        rows = count if self._tier.has_old_rows(state) else count // limit * limit
-        if not rows or not self._lease(state):
+        limit, (count, deletes) = state.settings.inline_row_limit, count_inline(self._tier, state)
+        all_of_it = is_old(self._tier, state)
+        rows = count if all_of_it else count // limit * limit
+        is_due = rows or deletes >= limit or (deletes and all_of_it)
+        if not is_due or not self._lease(state):
             return
         try:
             flush(context, rows)

@@ -91,12 +91,17 @@ def change_exact_rows(bound: LocalBound, cut: Cut | None) -> InlineChanges:
     read = InlineChanges(read=frozenset(versions), read_at=cut.read_at)
     if not bound.assigned:
         return replace(read, removed=versions)
-    rows = cut.arrow()
-    for name, value in bound.assigned.items():
+    new_values = as_schema(with_values(cut.arrow(), bound.assigned), cut.schema)
+    return replace(read, replaced=versions, new_values=new_values)
+
+
+def with_values(rows: pa.Table, assigned: Mapping[str, pa.Scalar]) -> pa.Table:
+    """Rows with the same new values in each."""
+    for name, value in assigned.items():
         index = rows.schema.get_field_index(name)
         column = pa.repeat(value, rows.num_rows)
         rows = rows.set_column(index, rows.schema.field(index).with_nullable(True), column)
-    return replace(read, replaced=versions, new_values=as_schema(rows, cut.schema))
+    return rows
 
 
 # -------------------------------------------------------------------------------------------------

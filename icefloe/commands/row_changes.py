@@ -8,145 +8,75 @@ every mode.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from math import ceil
 from typing import TypeAlias
 
+import pyarrow as pa
 from pyiceberg.manifest import DataFile
 from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame
 
-from icefloe.commands.bind import Bound, bind_statement
-from icefloe.commands.context import (
-    Context,
-    ExplainableCommand,
-    NeedsFlushError,
-    Outcome,
-    row_report,
-)
-from icefloe.commands.inline_rows import change_inline_rows, with_inline_changes
-from icefloe.commands.local_bind import LocalBound, bind_locally, change_exact_rows
-from icefloe.commands.plan import Plan, plan_statement, with_footers
-from icefloe.commit.conflicts import ConflictCheck
+from icefloe.commands.input_rows import as_schema
 from icefloe.deletes.dangling import dangling_deletes
 from icefloe.deletes.row_positions import RowActions
-from icefloe.file_changes import DeletedRows, FileChanges, RemoveFiles
-from icefloe.inline.tier import Cut
+from icefloe.file_changes import DeletedRows, FileChanges, InlineChanges, RemoveFiles
 from icefloe.metadata.files import ids_of_columns
-from icefloe.metadata.table_state import TableState
-from icefloe.pruning.candidates import Candidate, FilePlan, plan_files
-from icefloe.pruning.comparisons import UNKNOWN
-from icefloe.pruning.file_matcher import FileMatcher
+from icefloe.pruning.candidates import Candidate, FilePlan
 from icefloe.results import RowCounts
+from icefloe.scan.read_guard import guarded
 from icefloe.scan.row_counts import verify_row_counts
 from icefloe.scan.scan import Scan
 from icefloe.settings import UpdateMode
 from icefloe.spark import columns
 from icefloe.spark.columns import quote
 from icefloe.spark.session import spark_conf
-from icefloe.statements import Options, RowStatement
 from icefloe.tasks.messages import FileKey
 from icefloe.writing.carried_values import check_carried_values
 from icefloe.writing.data_files import REPLACING, WrittenRows, find_rows, write_data
 from icefloe.writing.rewrite import Rewriter, RewriteResult, row_count_mismatch
 from icefloe.writing.rewrite_choice import is_rewritten
 
+# -------------------------------------------------------------------------------------------------
+# Few rows of files, which are deleted in the database; their new versions become inline rows
 
-@dataclass(frozen=True, slots=True)
-class _RowPlan:
-    state: TableState
-    bound: Bound | LocalBound  # bound without Spark: no file can have rows to change
-    files: FilePlan
-    plan: Plan
-    cut: Cut | None = None  # the inline rows that the condition may be TRUE for
+ChangedRows: TypeAlias = tuple[FileChanges, RowCounts]
+
+MOST_INLINE_ROWS = 1000  # of files, per statement
+MOST_INLINE_BYTES = 8 * 2**20  # of their new versions
 
 
-@dataclass(frozen=True, slots=True)
-class RowChangeCommand(ExplainableCommand[_RowPlan]):
-    """UPDATE or DELETE."""
-
-    statement: RowStatement
-    context: Context
-
-    @property
-    def options(self) -> Options:
-        """How the statement runs."""
-        return self.statement.options
-
-    def plan(self, state: TableState, _resources: ExitStack) -> _RowPlan:
-        """Bind names and types, choose the files, decide what happens to each.
-
-        Spark is not asked where the statement is certain and the inline tier has all its rows.
-        """
-        local = bind_locally(self.statement, state) if state.has_inline_tier else None
-        if local is not None and (planned := self._plan_locally(state, local)) is not None:
-            return planned
-        bound = bind_statement(self.statement, state, self.context.spark, self.context.resolve)
-        if bound.has_subquery and state.has_inline_tier:
-            raise NeedsFlushError
-        cut = self.context.tier.cut(state, bound.lowered.inclusive)
-        return self._planned(state, bound, plan_files(state, bound.lowered), cut)
-
-    def _plan_locally(self, state: TableState, local: LocalBound) -> _RowPlan | None:
-        """The plan without Spark; None where a file may have rows to change."""
-        files = plan_files(state, local.lowered)
-        if files.candidates:
+def _change_inline(change: RowChange, hits: PositionsByFile) -> ChangedRows | None:
+    """The rows at these positions; None if they are many, or their new versions large."""
+    if not change.goes_inline or not 0 < count(hits) <= MOST_INLINE_ROWS:
+        return None
+    files = [c for c in change.scan.candidates if c.path in hits]
+    added = None
+    if change.assigned:
+        scan = change.scan.restrict_to(files)
+        rows = _with_new_values(change, _named(change, guarded(scan, scan.rows_at(hits))))
+        added = as_schema(rows.drop(columns.FILE, columns.POS).toArrow(), change.scan.state.schema)
+        if added.num_rows != count(hits):
+            raise row_count_mismatch(added.num_rows, count(hits))
+        if added.nbytes > MOST_INLINE_BYTES:
             return None
-        cut = self.context.tier.cut(state, local.lowered.inclusive)
-        if cut is not None and not cut.is_exact:
-            return None
-        return self._planned(state, local, files, cut)
-
-    def _planned(
-        self, state: TableState, bound: Bound | LocalBound, files: FilePlan, cut: Cut | None
-    ) -> _RowPlan:
-        plan = plan_statement(
-            self.statement,
-            state,
-            files,
-            assigned=bound.assigned,
-            has_subquery=bound.has_subquery,
-        )
-        return _RowPlan(state, bound, files, plan, cut)
-
-    def explain(self, plan: _RowPlan) -> Plan:
-        """The plan, with what the footers of files to rewrite say."""
-        return with_footers(plan.plan, plan.state, plan.files.candidates, plan.bound.assigned)
-
-    def work(self, plan: _RowPlan, statement_id: str) -> Outcome:
-        """Find the rows and write what replaces them."""
-        changes, counts = self._change(plan, statement_id)
-        report = row_report(plan.plan, changes, counts)
-        inline = changes.inline
-        report, changes = with_inline_changes(self.context.tier, report, changes, inline)
-        return Outcome(report, changes, _conflict_check(plan))
-
-    def _change(self, plan: _RowPlan, statement_id: str) -> ChangedRows:
-        """What changes in both tiers, and the rows of files that do."""
-        bound = plan.bound
-        if isinstance(bound, LocalBound):
-            return FileChanges(inline=change_exact_rows(bound, plan.cut)), RowCounts()
-        scan = Scan.of(self.context.spark, plan.state, plan.files.candidates)
-        mode = plan.plan.mode
-        changes, counts = change_rows(
-            RowChange(scan, plan.files, mode, bound.condition, bound.assigned, statement_id)
-        )
-        inline = change_inline_rows(self.context.spark, bound, plan.cut, plan.state.alias)
-        return replace(changes, inline=inline), counts
+    return inline_changes(files, hits, added)
 
 
-def _conflict_check(plan: _RowPlan) -> ConflictCheck:
-    """Rows added since matter when the condition may be true for them; a subquery reads all."""
-    predicate = UNKNOWN if plan.bound.has_subquery else plan.bound.lowered
-    matcher = FileMatcher(predicate, plan.state.schema, plan.state.metadata.specs())
-    return ConflictCheck(plan.plan.isolation, matcher, plan.bound.has_subquery)
+def inline_changes(
+    files: Sequence[Candidate], hits: PositionsByFile, added: pa.Table | None
+) -> ChangedRows:
+    """Rows of files to delete in the database; `added` are the new versions of an UPDATE."""
+    deleted = {c.path: DeletedRows(c.live, hits[c.path]) for c in files}
+    inline = InlineChanges(deleted=deleted, added=added)
+    if added is None:
+        return FileChanges(inline=inline), RowCounts(rows_deleted=count(hits))
+    return FileChanges(inline=inline, replaced_rows=hits), RowCounts(rows_updated=count(hits))
 
 
 # -------------------------------------------------------------------------------------------------
 # The data work, shared with REPLACE
-
-ChangedRows: TypeAlias = tuple[FileChanges, RowCounts]
 
 # How much Spark gives a task to read, and how many tasks may write a small file each.
 _TASK_BYTES = 128 * 2**20
@@ -164,6 +94,7 @@ class RowChange:
     assigned: Mapping[str, Column]
     statement_id: str
     choose: Callable[[DataFrame], DataFrame] | None = None  # selects the rows to change, by a join
+    goes_inline: bool = False  # few rows are changed in the database instead
 
 
 def change_rows(change: RowChange) -> ChangedRows:
@@ -179,10 +110,10 @@ def change_rows(change: RowChange) -> ChangedRows:
         match change.mode:
             case UpdateMode.COPY_ON_WRITE:
                 return _outcome(change, dropped + _rewrite(change, rest), {})
-            case UpdateMode.MERGE_ON_READ:
+            case UpdateMode.MERGE_ON_READ if not (change.goes_inline and change.assigned):
                 return _merge_on_read(change, dropped, rest)
-            case UpdateMode.AUTO:
-                return _auto(change, dropped, rest)
+            case _:
+                return _by_positions(change, dropped, rest)
 
 
 def _whole_files(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -221,14 +152,20 @@ def _merge_on_read(
     if change.assigned:
         written = _write_new_versions(change, _matching(change, files), files)
         return _outcome(change, dropped, _positions(change, written.acted), written)
-    return _outcome(change, dropped, _find(change, files))
+    hits = _find(change, files)
+    small = None if dropped.replaced else _change_inline(change, hits)
+    return small or _outcome(change, dropped, hits)
 
 
-def _auto(change: RowChange, dropped: RewriteResult, files: Sequence[Candidate]) -> ChangedRows:
-    """Find the rows first, then decide per file: rewrite where many change, else write deletes."""
+def _by_positions(
+    change: RowChange, dropped: RewriteResult, files: Sequence[Candidate]
+) -> ChangedRows:
+    """Find the rows first: few go inline, and `auto` rewrites files where many change."""
     if not files:
         return _outcome(change, dropped, {})
     hits = _find(change, files)
+    if not dropped.replaced and (small := _change_inline(change, hits)):
+        return small
     many = {
         c.path: hits[c.path] for c in files if c.path in hits and _is_rewritten(change, c, hits)
     }
@@ -246,6 +183,8 @@ def _auto(change: RowChange, dropped: RewriteResult, files: Sequence[Candidate])
 
 def _is_rewritten(change: RowChange, candidate: Candidate, hits: PositionsByFile) -> bool:
     """Whether `auto` rewrites a file with these rows to change."""
+    if change.mode is not UpdateMode.AUTO:
+        return False
     changed = len(hits[candidate.path])
     updated, deleted = (changed, 0) if change.assigned else (0, changed)
     return is_rewritten(change.scan.state, candidate, change.assigned, updated, deleted)

@@ -26,17 +26,19 @@ from icefloe.commands.context import (
 from icefloe.commands.flush import FLUSH, FlushCommand
 from icefloe.commands.inline_rows import InlineInsert, set_inline_store
 from icefloe.commands.input_rows import fit_few_rows, fit_new_rows
+from icefloe.commands.lost_deletes import with_inline_deletes
 from icefloe.commands.merge.command import MergeCommand
 from icefloe.commands.plan import InlinePlan, Plan
 from icefloe.commands.replace.overwrite_partitions import OverwritePartitionsCommand
 from icefloe.commands.replace.using import ReplaceUsingCommand
 from icefloe.commands.replace.where import replace_where_command
-from icefloe.commands.row_changes import RowChangeCommand
+from icefloe.commands.update_delete import RowChangeCommand
 from icefloe.commands.write import WriteCommand
 from icefloe.commit.catalog import refuse_partial_history
 from icefloe.commit.publish import IDEMPOTENCY_KEY, Commit, find_earlier_result, publish
 from icefloe.commit.snapshot import RemovedFiles
 from icefloe.errors import ConflictError, StatementError
+from icefloe.inline.facts import read_inline_facts
 from icefloe.inline.tier import PointerMovedError
 from icefloe.metadata.table_state import MAIN, TableState, ancestors
 from icefloe.results import INLINE_MODE, SUMMARY_PREFIX, DmlResult
@@ -107,8 +109,16 @@ def insert(
     return run(statement, context), None
 
 
-def flush(context: Context, rows: int | None = None) -> DmlResult:
+def flush(
+    context: Context, rows: int | None = None, *, discard_lost_deletes: bool = False
+) -> DmlResult:
     """Move inline rows to data files, all or so many of the oldest."""
+    while discard_lost_deletes:
+        try:
+            with_inline_deletes(context, context.read_state(MAIN), discard_lost=True)
+            break
+        except PointerMovedError:
+            log.debug("the table was committed to while it was read; reading it again")
     return run_command(FlushCommand(context, rows), context)
 
 
@@ -121,7 +131,7 @@ def explain(statement: ExplainableStatement, context: Context) -> Plan:
         state = replace(state, files_only=state.files_only or files_only)
         try:
             with ExitStack() as resources:
-                plan = command.plan(state, resources)
+                plan = command.plan(with_inline_deletes(context, state), resources)
                 return replace(command.explain(plan), inline=_inline_plan(plan, state, context))
         except NeedsFlushError:
             files_only = True
@@ -130,7 +140,7 @@ def explain(statement: ExplainableStatement, context: Context) -> Plan:
 
 
 def _inline_plan(plan: ReadsInlineRows, state: TableState, context: Context) -> InlinePlan | None:
-    facts = context.tier.facts(replace(state, files_only=False))
+    facts = read_inline_facts(context.tier, replace(state, files_only=False))
     if facts is None or not facts.rows:
         return None
     matches = 0 if plan.cut is None else len(plan.cut.rows)
@@ -209,7 +219,7 @@ def _run_once(command: Command[P], context: Context) -> DmlResult:
         try:
             if flush_first and state.has_inline_tier:
                 state = _flushed(state, context)
-            return _run_on(state, command, context)
+            return _run_on(with_inline_deletes(context, state), command, context)
         except PointerMovedError:
             log.debug("%s was committed to while it was read; reading it again", state.name)
         except NeedsFlushError:
@@ -219,7 +229,7 @@ def _run_once(command: Command[P], context: Context) -> DmlResult:
 def _flushed(state: TableState, context: Context) -> TableState:
     """A state whose rows are all in files; rows that are inserted from now on are later ones."""
     _, versions, _ = context.tier.versions(state)
-    if versions:
+    if versions or with_inline_deletes(context, state).deleted_inline:
         flush(context)
         state = context.read_state(state.branch)
     return replace(state, files_only=True)
@@ -249,7 +259,7 @@ def _publish(
     summary = {**options.summary, **outcome.summary}
     if options.idempotency_key is not None:
         summary[IDEMPOTENCY_KEY] = options.idempotency_key
-    return publish(
+    result = publish(
         Commit(
             context.catalog,
             state,
@@ -262,6 +272,9 @@ def _publish(
             options.idempotency_key,
         )
     )
+    if outcome.changes.inline.deleted and state.inline_deletes is not None:
+        context.flush_soon(state, state.inline_deletes.rows + result.total_affected)
+    return result
 
 
 def _result(

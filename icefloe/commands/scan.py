@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from icefloe.commands.bind import lower_condition
 from icefloe.commands.context import Context
 from icefloe.commands.local_bind import lower_locally
+from icefloe.commands.lost_deletes import with_inline_deletes
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.inline.tier import INLINE_FILE, Cut, PointerMovedError
 from icefloe.metadata.table_state import TableState, at_snapshot, snapshot_as_of
@@ -61,6 +62,7 @@ def count_rows(context: Context, state: TableState, where: Condition | None = No
     """How many live rows there are, by metadata and the database where these have the answer."""
     while True:
         try:
+            state = with_inline_deletes(context, state)
             counted = _count_without_spark(context, state, where)
             break
         except PointerMovedError:
@@ -116,7 +118,8 @@ def read_rows(context: Context, state: TableState, request: ScanRequest = EVERY_
     """Plan the files that the condition needs and read their live rows, and the inline rows."""
     while True:
         try:
-            return _read_rows(context, _as_requested(state, request), request)
+            current = with_inline_deletes(context, _as_requested(state, request))
+            return _read_rows(context, current, request)
         except PointerMovedError:
             state = context.read_state(state.branch)
 
@@ -181,7 +184,8 @@ def _read_few_rows(context: Context, state: TableState, request: ScanRequest) ->
         if names is None or lowered is None:
             return None
         try:
-            return _few_rows(context, state, lowered, names, request.limit)
+            current = with_inline_deletes(context, state)
+            return _few_rows(context, current, lowered, names, request.limit)
         except PointerMovedError:
             state = context.read_state(state.branch)
 

@@ -43,7 +43,7 @@ class WriteCommand(Command[TableState]):
         state, kind = plan, self.statement.kind
         written = WrittenRows()
         if isinstance(self.statement.rows, pa.Table):
-            written = write_local_rows(state, self.statement.rows, statement_id)
+            written, _ = write_local_rows(state, self.statement.rows, statement_id)
         elif self.statement.rows is not None:
             written = write_data(state, self.statement.rows, statement_id)
         changes = FileChanges(added_data=written.files)

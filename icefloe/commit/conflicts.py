@@ -161,7 +161,7 @@ def find_conflict(
             f"{len(missing)} data files this statement replaces were removed by another writer",
             missing,
         )
-    if missing := _removed_concurrently(window, set(changes.deleted_rows)):
+    if missing := _removed_concurrently(window, set(changes.files_with_deleted_rows)):
         return Conflict(
             f"{len(missing)} data files this statement deletes rows of were removed by another "
             "writer",

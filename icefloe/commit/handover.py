@@ -11,7 +11,8 @@ concluded after it (see `inline.intents`).
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 from pyiceberg.catalog import MetastoreCatalog
@@ -20,8 +21,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import SetPropertiesUpdate, TableRequirement, TableUpdate
+from pyroaring import BitMap64
 
+from icefloe.commit import inline_deletes
 from icefloe.commit.conflicts import ConflictCheck
+from icefloe.commit.inline_deletes import InlineDeleteChanges
+from icefloe.commit.snapshot import RemovedFiles
 from icefloe.errors import (
     CommitOutcomeUnknown,
     ConflictError,
@@ -38,10 +43,12 @@ from icefloe.inline.bookkeeping import (
     remove_intent,
     write_intent,
 )
+from icefloe.inline.deletes import read_facts
 from icefloe.inline.encode import encode_rows
 from icefloe.inline.intents import conclude
 from icefloe.inline.layout import InlineTable, inline_columns
 from icefloe.inline.rows import (
+    insert_rows,
     lock_inserts,
     missing_versions,
     remove_versions,
@@ -52,12 +59,20 @@ from icefloe.inline.store import ChangeStamp, StoreConnection
 from icefloe.inline.tables import add_missing_columns, dropped, swap_pointer
 from icefloe.inline.tier import InlineTier, PointerMovedError
 from icefloe.inline.where import row_filter
-from icefloe.metadata.table_state import StagedMetadata, TableState, stage_metadata
+from icefloe.metadata.table_state import (
+    InlineDeletes,
+    StagedMetadata,
+    TableState,
+    stage_metadata,
+)
 from icefloe.results import DmlResult
 from icefloe.settings import INLINE_FLUSHED, Isolation, flushed_through
 from icefloe.storage.files import delete_files
 
 log = logging.getLogger("icefloe")
+
+
+_FEW_STALE_ROWS = 100
 
 
 class LostRaceError(Exception):
@@ -75,6 +90,15 @@ class InlineHandover:
     changes: InlineChanges
     unread: BooleanExpression | None  # rows that the statement would have changed had it seen them
     base_snapshot_id: int | None = None  # that the statement read
+    # Of rows in files; None where the catalog is in another database, which has no such deletes.
+    deletes: InlineDeleteChanges | None = None
+
+    def removing(self, removed: RemovedFiles, snapshot_id: int) -> InlineHandover:
+        """The changes of a commit that removes these files."""
+        if self.deletes is None:
+            return self
+        paths = frozenset(file.path for file in removed.data)
+        return replace(self, deletes=self.deletes.removing(paths, snapshot_id))
 
     def publish_rows(self, result: DmlResult, key: str | None) -> DmlResult:
         """Publish the changes without a snapshot; returns the result, or that of an earlier run.
@@ -185,11 +209,49 @@ class InlineHandover:
         """Check that the rows are as the statement read them, and change them."""
         changes, columns = self.changes, inline_columns(self.schema)
         table = add_missing_columns(connection, self._current(connection), columns)
-        self._refuse_changed(connection, table, stamp)
+        stale = self._stale(connection, table)
+        if stale is None:
+            self._refuse_changed(connection, table, stamp)
+        if self.deletes is not None:
+            self._change_deletes(connection, table, self.deletes, stamp, stale or {})
         remove_versions(connection, table, changes.removed)
         if changes.new_values is not None:
             encoded = encode_rows(changes.new_values, self.schema)
             replace_rows(connection, table, changes.replaced, columns, encoded, stamp.seq)
+        if changes.added is not None and changes.added.num_rows:
+            encoded = encode_rows(changes.added, self.schema)
+            insert_rows(connection, table, columns, encoded, stamp)
+
+    def _stale(
+        self, connection: StoreConnection, table: InlineTable
+    ) -> Mapping[str, BitMap64] | None:
+        """Where new files have rows that were changed since a flush read them.
+
+        They are deleted there, so that a flush need not start again. None if this is no flush, or
+        if there are too many.
+        """
+        changes = self.changes
+        if changes.located is None or self.deletes is None:
+            return None
+        changed = missing_versions(connection, table, changes.removed)
+        if len(changed) > max(_FEW_STALE_ROWS, len(changes.removed) // 10):
+            return None
+        return changes.located(changed)
+
+    def _change_deletes(
+        self,
+        connection: StoreConnection,
+        table: InlineTable,
+        deletes: InlineDeleteChanges,
+        stamp: ChangeStamp,
+        stale: Mapping[str, BitMap64],
+    ) -> None:
+        facts = read_facts(connection, table)
+        now = self.tier.deletes(connection, table) if facts.rows else InlineDeletes()
+        if reason := deletes.find_conflict(now.positions):
+            raise self._conflict(reason)
+        if facts.rows or stale or self.changes.deleted:
+            deletes.apply(connection, table, facts, stamp, stale)
 
     def _current(self, connection: StoreConnection) -> InlineTable:
         """The table as it is now: it may have got columns since it was looked up."""
@@ -285,7 +347,7 @@ def handover_of(
             current_snapshot_id=head.snapshot_id,
         )
     if isinstance(changes.removal, RemoveEverything):
-        return _removing_everything(tier, head)
+        return _removing_everything(tier, base, head, changes, check)
     if changes.inline.through is not None and _flushed(head) != _flushed(base):
         raise ConflictError(
             "another writer flushed inline rows",
@@ -294,13 +356,19 @@ def handover_of(
             current_snapshot_id=head.snapshot_id,
         )
     unread = _unread(check)
-    if unread is None and changes.inline.is_empty and not changes.inline.relied_on:
+    inline = changes.inline
+    has_deletes = tier.shares_database and inline_deletes.are_concerned(changes, check)
+    if unread is None and inline.is_empty and not inline.relied_on and not has_deletes:
         return None
     table, schema = tier.register(head), base.schema
-    return InlineHandover(tier, table, head, schema, changes.inline, unread, base.snapshot_id)
+    deletes = InlineDeleteChanges(base, head, changes, check) if has_deletes else None
+    base_id = base.snapshot_id
+    return InlineHandover(tier, table, head, schema, inline, unread, base_id, deletes)
 
 
-def _removing_everything(tier: InlineTier, head: TableState) -> InlineHandover | None:
+def _removing_everything(
+    tier: InlineTier, base: TableState, head: TableState, changes: FileChanges, check: ConflictCheck
+) -> InlineHandover | None:
     """The removal of all rows that there are now; rows inserted from now on are later ones."""
     try:
         table, versions, through = tier.versions(head)
@@ -308,8 +376,9 @@ def _removing_everything(tier: InlineTier, head: TableState) -> InlineHandover |
         raise LostRaceError("the table was committed to") from moved
     if table is None or (through is not None and not versions):
         return None
-    changes = InlineChanges(removed=tuple(versions), everything=True, through=through)
-    return InlineHandover(tier, table, head, head.schema, changes, None)
+    inline = InlineChanges(removed=tuple(versions), everything=True, through=through)
+    deletes = InlineDeleteChanges(base, head, changes, check) if tier.shares_database else None
+    return InlineHandover(tier, table, head, head.schema, inline, None, deletes=deletes)
 
 
 def _flushed(state: TableState) -> int:

@@ -8,11 +8,12 @@ only when the commit provably did not land.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
+from pyroaring import BitMap64
 
 from icefloe.commit.catalog import (
     commit_with_retries,
@@ -24,7 +25,11 @@ from icefloe.commit.catalog import (
 from icefloe.commit.conflicts import ConflictCheck, find_conflict, window_since
 from icefloe.commit.handover import LostRaceError, find_inline_result, handover_of
 from icefloe.commit.snapshot import ManifestChanges, RemovedFiles, SnapshotDraft, operation_of
-from icefloe.deletes.position_deletes import read_position_deletes, write_position_deletes
+from icefloe.deletes.position_deletes import (
+    Deleted,
+    read_position_deletes,
+    write_position_deletes,
+)
 from icefloe.errors import CommitStateUnknownError, ConflictError, StorageError
 from icefloe.file_changes import FileChanges
 from icefloe.inline.tier import InlineTier
@@ -114,6 +119,7 @@ def _attempt(
     draft = SnapshotDraft(head, snapshot_id)
     try:
         manifests, removed = draft.manifests_after(changes)
+        inline = inline.removing(removed, snapshot_id) if inline else None
         result = commit.describe(removed, changes.added_deletes)
         result = replace(result, snapshot_id=snapshot_id, attempts=number)
         if inline is not None and inline.changes.everything:
@@ -159,7 +165,7 @@ def _refuse_conflicts(commit: Commit, head: TableState) -> None:
         raise _conflict(
             base, head, f"the schema changed so that new files do not fit: {', '.join(columns)}"
         )
-    if commit.check.matcher is None:
+    if commit.check.matcher is None and not commit.changes.files_with_deleted_rows:
         return  # no row was read: nothing that landed since can matter
     unpartitioned = unpartitioned_specs(head.metadata)
     conflict = find_conflict(
@@ -167,10 +173,26 @@ def _refuse_conflicts(commit: Commit, head: TableState) -> None:
         commit.check,
         window_since(base, head),
         unpartitioned,
-        lambda deletes: read_position_deletes(head.io, deletes),
+        lambda deletes: _new_deletes(base, read_position_deletes(head.io, deletes)),
     )
     if conflict is not None:
         raise _conflict(base, head, conflict.reason, conflict.files)
+
+
+def _new_deletes(base: TableState, contents: Mapping[str, Deleted]) -> dict[str, Deleted]:
+    """Deleted rows by delete file, without those that were deleted inline when they were read."""
+    known = base.inline_deletes.positions if base.inline_deletes else {}
+    if not known:
+        return dict(contents)
+    return {
+        delete: {
+            path: new for path, rows in deleted.items() if (new := rows - known.get(path, _NONE))
+        }
+        for delete, deleted in contents.items()
+    }
+
+
+_NONE = BitMap64()
 
 
 def _conflict(

@@ -1,4 +1,4 @@
-"""What a store has beside rows: keys, leases, deletes of rows in files, intents, change numbers.
+"""What a store has beside rows and deletes: keys, leases, intents, numbers of changes.
 
 All times are the database's, in milliseconds since 1970. Functions take the transaction they are
 part of, so what they write becomes visible together with the rows of the same transaction.
@@ -6,7 +6,6 @@ part of, so what they write becomes visible together with the rows of the same t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -28,11 +27,10 @@ from icefloe.inline.layout import (
 )
 from icefloe.inline.store import CLOCKS, ChangeStamp, StoreConnection
 
-_CHUNK = 500  # positions per statement
 _MOST_SKIPPED = 10_000_000  # numbers of changes: a database that misses more is not an older backup
 
 
-def _upsert(connection: StoreConnection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+def upsert(connection: StoreConnection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
     """An INSERT that can have ON CONFLICT, which both databases write alike, and is counted."""
     insert = postgresql.insert(table) if connection.is_postgresql else sqlite.insert(table)
     return insert.execution_options(preserve_rowcount=True)
@@ -56,7 +54,7 @@ def claim_key(
         "seq": stamp.seq,
         "at": stamp.at,
     }
-    added = connection.execute(_upsert(connection, KEY).values(row).on_conflict_do_nothing())
+    added = connection.execute(upsert(connection, KEY).values(row).on_conflict_do_nothing())
     return None if added.rowcount else read_key(connection, table, key)
 
 
@@ -69,11 +67,13 @@ def read_key(connection: StoreConnection, table: InlineTable, key: str) -> str |
 
 
 def find_seq(connection: StoreConnection, table: InlineTable, seq: int) -> bool:
-    """Whether a row or a key has the number of a change: the change was committed."""
+    """Whether a row, a delete or a key has the number of a change: the change was committed."""
     rows = table.rows
+    files = sa.select(FILE.c.id).where(FILE.c.table_id == table.id)
     looks = (
         sa.select(rows.c.seq).where(rows.c.seq == seq),
         sa.select(KEY.c.seq).where(KEY.c.table_id == table.id, KEY.c.seq == seq),
+        sa.select(DELETE.c.seq).where(DELETE.c.file_id.in_(files), DELETE.c.seq == seq),
     )
     return any(connection.execute(look.limit(1)).first() is not None for look in looks)
 
@@ -100,7 +100,7 @@ def acquire_lease(
     row = {"table_id": table.id, "owner": owner, "until": until}
     free = sa.or_(LEASE.c.owner == owner, LEASE.c.until <= connection.clock)
     taken = (
-        _upsert(connection, LEASE)
+        upsert(connection, LEASE)
         .values(row)
         .on_conflict_do_update(
             index_elements=[LEASE.c.table_id], set_={"owner": owner, "until": until}, where=free
@@ -121,69 +121,6 @@ def renew_lease(
 def release_lease(connection: StoreConnection, table: InlineTable, owner: str) -> None:
     """Give up a lease; one of another owner stays."""
     connection.execute(LEASE.delete().where(LEASE.c.table_id == table.id, LEASE.c.owner == owner))
-
-
-# -------------------------------------------------------------------------------------------------
-# Deletes of rows in data files
-
-
-def add_deletes(
-    connection: StoreConnection,
-    table: InlineTable,
-    positions: Mapping[str, Iterable[int]],
-    seq: int,
-) -> int:
-    """Delete rows of data files by position; returns how many were not deleted before."""
-    added = 0
-    for path, deleted in positions.items():
-        file_id = _file_id(connection, table, path)
-        for chunk in _chunks(deleted):
-            rows = [{"file_id": file_id, "pos": pos, "seq": seq} for pos in chunk]
-            insert = _upsert(connection, DELETE).values(rows).on_conflict_do_nothing()
-            added += connection.execute(insert).rowcount
-    return added
-
-
-def read_deletes(connection: StoreConnection, table: InlineTable) -> dict[str, list[int]]:
-    """The deleted positions of each data file that has any, ascending."""
-    selected = (
-        sa.select(FILE.c.path, DELETE.c.pos)
-        .join(DELETE, DELETE.c.file_id == FILE.c.id)
-        .where(FILE.c.table_id == table.id)
-        .order_by(FILE.c.path, DELETE.c.pos)
-    )
-    deleted: dict[str, list[int]] = {}
-    for path, pos in connection.execute(selected):
-        deleted.setdefault(path, []).append(pos)
-    return deleted
-
-
-def remove_deletes(
-    connection: StoreConnection, table: InlineTable, positions: Mapping[str, Iterable[int]]
-) -> int:
-    """Remove deletes that the table's files have now; returns how many there were."""
-    removed = 0
-    for path, deleted in positions.items():
-        file_id = sa.select(FILE.c.id).where(FILE.c.table_id == table.id, FILE.c.path == path)
-        for chunk in _chunks(deleted):
-            found = DELETE.c.file_id == file_id.scalar_subquery(), DELETE.c.pos.in_(chunk)
-            removed += connection.execute(DELETE.delete().where(*found)).rowcount
-    unused = ~sa.exists().where(DELETE.c.file_id == FILE.c.id)
-    connection.execute(FILE.delete().where(FILE.c.table_id == table.id, unused))
-    return removed
-
-
-def _file_id(connection: StoreConnection, table: InlineTable, path: str) -> int:
-    row = {"table_id": table.id, "path": path}
-    connection.execute(_upsert(connection, FILE).values(row).on_conflict_do_nothing())
-    found = sa.select(FILE.c.id).where(FILE.c.table_id == table.id, FILE.c.path == path)
-    return int(connection.execute(found).scalar_one())
-
-
-def _chunks(positions: Iterable[int]) -> Iterator[Sequence[int]]:
-    ordered = sorted(positions)
-    for start in range(0, len(ordered), _CHUNK):
-        yield ordered[start : start + _CHUNK]
 
 
 # -------------------------------------------------------------------------------------------------
@@ -209,7 +146,7 @@ def write_intent(
         "snapshot_id": snapshot_id,
         "started": connection.clock,
     }
-    written = _upsert(connection, INTENT).values(row).on_conflict_do_nothing()
+    written = upsert(connection, INTENT).values(row).on_conflict_do_nothing()
     return connection.execute(written).rowcount == 1
 
 
@@ -227,7 +164,7 @@ def remove_intent(connection: StoreConnection, table: InlineTable, snapshot_id: 
     if connection.execute(INTENT.delete().where(*found)).rowcount != 1:
         return False
     counted = (
-        _upsert(connection, FLUSHED)
+        upsert(connection, FLUSHED)
         .values(table_id=table.id, through=0, intents=1)
         .on_conflict_do_update(
             index_elements=[FLUSHED.c.table_id], set_={"intents": FLUSHED.c.intents + 1}
@@ -252,7 +189,7 @@ def read_flushed(connection: StoreConnection, table: InlineTable) -> int:
 def write_flushed(connection: StoreConnection, table: InlineTable, through: int) -> None:
     """Note that rows of changes up to this one are in files; an earlier change is not noted."""
     written = (
-        _upsert(connection, FLUSHED)
+        upsert(connection, FLUSHED)
         .values(table_id=table.id, through=through, intents=0)
         .on_conflict_do_update(
             index_elements=[FLUSHED.c.table_id],

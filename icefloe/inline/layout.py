@@ -42,7 +42,8 @@ from icefloe.errors import UnsupportedTableError
 
 Value: TypeAlias = int | bytes | None  # of a column in the database
 
-FORMAT = 1  # of these tables; a store of a later format is refused
+# Of these tables: an earlier one gets the tables that it lacks, a later one is refused.
+FORMAT = 2
 _MAX_COLUMNS = 1500  # PostgreSQL has 1,600 columns per table, dropped ones included
 
 INTEGER = "i"
@@ -204,6 +205,17 @@ DELETE = sa.Table(
     sa.Column("pos", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("seq", sa.BigInteger, nullable=False),
 )
+# What is known of all deletes of a table: the change that added or removed some last, how many
+# there are, since when there are any, and a snapshot in which all of their files were live.
+DELETED = sa.Table(
+    "icefloe_inline_deleted",
+    METADATA,
+    sa.Column("table_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("rows", sa.BigInteger, nullable=False),
+    sa.Column("since", sa.BigInteger),
+    sa.Column("snapshot_id", sa.BigInteger),
+)
 # The key is a digest: keys of users may be longer than an index entry can be.
 KEY = sa.Table(
     "icefloe_inline_key",
@@ -239,7 +251,7 @@ FLUSHED = sa.Table(
     sa.Column("intents", sa.BigInteger, nullable=False),
 )
 # Tables whose rows belong to an Iceberg table, by `table_id`.
-BY_TABLE = (KEY, LEASE, INTENT, FLUSHED)
+BY_TABLE = (DELETED, KEY, LEASE, INTENT, FLUSHED)
 
 # PyIceberg's own table: the pointer to the metadata of each Iceberg table.
 POINTERS = sa.table(

@@ -160,6 +160,8 @@ class InlineStore:
             if self._is_postgresql
             else {_BEGIN: "BEGIN"}
         )
+        if not self._known and self._is_older(options):
+            self.create()
         with self._connect(options) as connection, self._translated():
             yield StoreConnection(connection, self._check(connection))
             connection.rollback()
@@ -198,6 +200,7 @@ class InlineStore:
                 row = {"store_id": uuid4().hex, "format": FORMAT, "seq": 0}
                 connection.execute(STORE.insert(), row)
             self._check_format(connection)
+            connection.execute(STORE.update().where(STORE.c.format < FORMAT).values(format=FORMAT))
         self._known = True
 
     def close(self) -> None:
@@ -226,6 +229,13 @@ class InlineStore:
             self._check_format(connection)
             self._known = True
         return self._known
+
+    def _is_older(self, options: dict[str, Any]) -> bool:
+        """Whether the store lacks tables that later formats have."""
+        with self._connect(options) as connection, self._translated():
+            if not sa.inspect(connection).has_table(STORE.name):
+                return False
+            return bool(connection.execute(sa.select(STORE.c.format)).scalar_one() < FORMAT)
 
     def _check_format(self, connection: sa.Connection) -> None:
         stored = connection.execute(sa.select(STORE.c.format)).scalar_one()

@@ -36,13 +36,12 @@ from icefloe.inline.bookkeeping import (
     stamp_above,
 )
 from icefloe.inline.decode import RowNames, decode_rows
+from icefloe.inline.deletes import read_deletes, read_facts
 from icefloe.inline.intents import clean_up, wait_for_intents
 from icefloe.inline.layout import InlineTable, inline_columns
 from icefloe.inline.rows import (
     InlineRows,
-    age_of_oldest,
     count_rows,
-    estimate_bytes,
     last_change,
     select_rows,
     select_versions,
@@ -63,7 +62,7 @@ from icefloe.inline.tables import (
     rename_table,
 )
 from icefloe.inline.where import SqlCondition, translate
-from icefloe.metadata.table_state import TableState
+from icefloe.metadata.table_state import InlineDeletes, TableState
 from icefloe.redaction import scrubbed
 from icefloe.settings import INLINE, INLINE_STORE, flushed_through
 
@@ -72,17 +71,6 @@ INLINE_FILE = "inline"  # what `_file` is for an inline row
 
 class PointerMovedError(Exception):
     """The table was committed to between reading its metadata and its inline rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class InlineFacts:
-    """What the inline tier holds of a table."""
-
-    rows: int
-    bytes: int  # estimated from the newest rows
-    oldest: datetime | None  # when the oldest row was inserted
-    deletes: int = 0  # of rows in data files
-    is_due: bool = False  # there are too many rows, or too old ones, by the table's properties
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +100,7 @@ class InlineTier:
         self.shares_database = inline_uri is None
         self._store = None if inline_uri is None else _separate_store(catalog, inline_uri)
         self._lock = threading.Lock()
+        self._deletes: dict[int, InlineDeletes] = {}  # as they were read last, by table
 
     @property
     def store(self) -> InlineStore:
@@ -134,6 +123,37 @@ class InlineTier:
         with self._lock:
             if self._store is not None:
                 self._store.close()
+
+    def with_deletes(self, state: TableState) -> TableState:
+        """The state with the rows of its files that are deleted in the database.
+
+        Raises:
+            PointerMovedError: `state` is no longer the table's current state.
+        """
+        if not state.has_inline_tier or not self.shares_database:
+            return replace(state, inline_deletes=InlineDeletes())
+        with self._reading(state) as connection:
+            table = self.find(connection, state)
+            deletes = InlineDeletes() if table is None else self.deletes(connection, table)
+        return replace(state, inline_deletes=deletes)
+
+    def deletes(self, connection: StoreConnection, table: InlineTable) -> InlineDeletes:
+        """The deletes of rows in files, which are read again only if they have changed."""
+        facts = read_facts(connection, table)
+        if not facts.rows:
+            return InlineDeletes(version=facts.version)
+        known = self._deletes.get(table.id)
+        if known is None or known.version != facts.version:
+            read = read_deletes(connection, table)
+            known = InlineDeletes(read, facts.version, facts.snapshot_id)
+            self._deletes[table.id] = known
+        return known
+
+    def note_live_files(self, state: TableState) -> None:
+        """Remember that all files with deletes are live in a state, which took time to find out."""
+        for table_id, deletes in list(self._deletes.items()):
+            if deletes is state.inline_deletes:
+                self._deletes[table_id] = replace(deletes, live_in=state.snapshot_id)
 
     def cut(
         self,
@@ -185,12 +205,23 @@ class InlineTier:
             table = self.find(connection, state)
             if table is None:
                 return None
+            self._refuse_other_deletes(connection, state, table)
             schema = state.schema if schema is None else schema
             judged = self._translate(connection, state, table, condition, through)
             enough = limit if judged.exact else None
             rows = select_rows(connection, table, inline_columns(schema), judged.where, enough)
             read_at = last_number(connection) if self.shares_database else None
             return Cut(table, schema, rows, judged.exact, read_at, through)
+
+    def _refuse_other_deletes(
+        self, connection: StoreConnection, state: TableState, table: InlineTable
+    ) -> None:
+        """Rows and deletes must be of one moment: an UPDATE of a row in a file changes both."""
+        known = state.inline_deletes
+        if known is None or not self.shares_database:
+            return
+        if read_facts(connection, table).version != known.version:
+            raise PointerMovedError
 
     def _translate(
         self,
@@ -219,6 +250,7 @@ class InlineTier:
             table = self.find(connection, state)
             if table is None:
                 return 0
+            self._refuse_other_deletes(connection, state, table)
             rows = self._translate(connection, state, table, condition)
             return count_rows(connection, table, rows.where) if rows.exact else None
 
@@ -367,41 +399,6 @@ class InlineTier:
             if table is not None:
                 rename_table(connection, table, self.name_of(replace(state, name=name)))
 
-    def facts(self, state: TableState) -> InlineFacts | None:
-        """What the tier holds of a table; None if the table has no tier."""
-        if not state.has_inline_tier:
-            return None
-        with self.store.reading() as connection:
-            table = self.find(connection, state)
-            if table is None:
-                return InlineFacts(0, 0, None)
-            where = self.unflushed(connection, state, table)
-            age = age_of_oldest(connection, table, where)
-            rows = count_rows(connection, table, where)
-            size = estimate_bytes(connection, table, where)
-        oldest = None if age is None else datetime.now(UTC) - timedelta(milliseconds=age)
-        is_due = _is_old(state, age) or rows >= state.settings.inline_row_limit
-        return InlineFacts(rows, size, oldest, is_due=is_due)
-
-    def count(self, state: TableState) -> int:
-        """How many inline rows a table has."""
-        with self.store.reading() as connection:
-            table = self.find(connection, state)
-            if table is None:
-                return 0
-            return count_rows(connection, table, self.unflushed(connection, state, table))
-
-    def has_old_rows(self, state: TableState) -> bool:
-        """Whether a table has inline rows that are older than its properties allow."""
-        if state.settings.inline_max_age_ms is None:
-            return False
-        with self.store.reading() as connection:
-            table = self.find(connection, state)
-            if table is None:
-                return False
-            where = self.unflushed(connection, state, table)
-            return _is_old(state, age_of_oldest(connection, table, where))
-
     def name_of(self, state: TableState) -> CatalogTable:
         """The table's name as the catalog stores it."""
         namespace, _, name = state.name.rpartition(".")
@@ -458,11 +455,6 @@ class InlineTier:
         if metadata.table_uuid != state.metadata.table_uuid:
             raise dropped(table)
         return metadata
-
-
-def _is_old(state: TableState, age: int | None) -> bool:
-    most = state.settings.inline_max_age_ms
-    return age is not None and most is not None and age > most
 
 
 def _separate_store(catalog: Catalog, inline_uri: str) -> InlineStore:

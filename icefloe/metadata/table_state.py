@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -26,6 +26,7 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.types import IcebergType, NestedField, PrimitiveType
 from pyiceberg.utils.properties import property_as_bool
+from pyroaring import BitMap64
 
 from icefloe.errors import StatementError, UnsupportedTableError
 from icefloe.redaction import DISTINCT, masked_repr, register
@@ -33,6 +34,20 @@ from icefloe.settings import INLINE_STORE, Settings
 from icefloe.storage.files import delete_files
 
 MAIN = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class InlineDeletes:
+    """Rows of data files that a database says are deleted, beside the table's delete files."""
+
+    positions: Mapping[str, BitMap64] = field(default_factory=dict)  # by data file location
+    version: int = 0  # the last change of them
+    live_in: int | None = None  # a snapshot in which all of these files were live
+
+    @property
+    def rows(self) -> int:
+        """How many rows are deleted."""
+        return sum(map(len, self.positions.values()))
 
 
 @masked_repr
@@ -50,6 +65,8 @@ class TableState:
     called: str | None = None  # the alias that the statement gives the table
     pointer: str | None = None  # where the metadata was read from
     files_only: bool = False  # inline rows are not part of it: they are later, or in files by now
+    # None where they have not been read; only a state that cannot have any is scanned then.
+    inline_deletes: InlineDeletes | None = field(default=None, repr=False)
 
     @property
     def alias(self) -> str:
@@ -67,6 +84,18 @@ class TableState:
         if self.files_only or self.branch != MAIN:
             return False
         return self.settings.inline_enabled or INLINE_STORE in self.metadata.properties
+
+    @property
+    def deleted_inline(self) -> Mapping[str, BitMap64]:
+        """Rows of data files that are deleted in the inline tier, by data file location.
+
+        They must have been read where there may be any: without them deleted rows would come back.
+        """
+        if self.inline_deletes is not None:
+            return self.inline_deletes.positions
+        if self.has_inline_tier:
+            raise AssertionError(f"the inlined deletes of {self.name} were not read")
+        return {}
 
     @property
     def data_location(self) -> str:
@@ -116,7 +145,7 @@ def at_snapshot(state: TableState, snapshot_id: int) -> TableState:
         )
     schemas = {schema.schema_id: schema for schema in state.metadata.schemas}
     schema = schemas.get(snapshot.schema_id or 0, state.schema)
-    return replace(state, snapshot=snapshot, schema=schema, files_only=True)
+    return replace(state, snapshot=snapshot, schema=schema, files_only=True, inline_deletes=None)
 
 
 def snapshot_as_of(state: TableState, timestamp: datetime) -> int:

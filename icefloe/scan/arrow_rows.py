@@ -19,7 +19,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 from pyroaring import BitMap64
 
-from icefloe.deletes.row_positions import as_array
+from icefloe.deletes.position_deletes import Positions
+from icefloe.deletes.row_positions import as_array, as_bitmap
 from icefloe.errors import StorageError, UnsupportedTableError
 from icefloe.metadata.table_state import TableState
 from icefloe.parquet.footer import open_parquet
@@ -52,31 +53,60 @@ class ArrowRead:
 
 def read_arrow_rows(read: ArrowRead, candidates: Sequence[Candidate]) -> pa.Table | None:
     """The live rows of files for which the condition is TRUE; None if Spark has to read them."""
-    if not _are_few_and_plain(candidates):
+    matches = find_arrow_rows(read, candidates)
+    if matches is None:
         return None
-    schema = read.state.schema
-    # Without constraints: NULL in a required column is read as NULL, as Spark does.
-    expected = pa.schema([_loose(f) for f in schema_to_pyarrow(schema)])
-    columns = [expected.field(name) for name in read.names]
-    parts = [pa.schema(columns).empty_table()]
+    columns = [_expected(read.state).field(name) for name in read.names]
+    parts = [pa.schema(columns).empty_table(), *(match.rows for match in matches)]
+    return pa.concat_tables(parts).slice(0, read.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRows:
+    """Rows of one file for which a condition is TRUE."""
+
+    file: Candidate
+    positions: BitMap64
+    rows: pa.Table  # the columns that were asked for, in the order of the positions
+
+
+def find_arrow_rows(read: ArrowRead, candidates: Sequence[Candidate]) -> list[FoundRows] | None:
+    """The same rows with their positions, at least as many as the limit if there are so many."""
+    if not are_few_and_plain(candidates):
+        return None
+    expected = _expected(read.state)
+    matches: list[FoundRows] = []
     try:
         deleted, _ = read_deleted_rows(read.state, candidates)
         rows = 0
         for candidate in candidates:
-            positions = deleted.get(candidate.path, BitMap64())
-            for part in _read_file(read, candidate, expected, positions):
+            positions, parts = BitMap64(), []
+            for at, part in _read_file(
+                read, candidate, expected, deleted.get(candidate.path, BitMap64())
+            ):
+                positions |= as_bitmap(at)
                 parts.append(part)
-                rows += part.num_rows
+                rows += len(at)
                 if read.limit is not None and rows >= read.limit:
-                    return pa.concat_tables(parts).slice(0, read.limit)
+                    break
+            if parts:
+                matches.append(FoundRows(candidate, positions, pa.concat_tables(parts)))
+            if read.limit is not None and rows >= read.limit:
+                break
     except (_UnusualFileError, UnjudgedError, StorageError, UnsupportedTableError):
         return None
     except pa.ArrowException:
         return None
-    return pa.concat_tables(parts)
+    return matches
 
 
-def _are_few_and_plain(candidates: Sequence[Candidate]) -> bool:
+def _expected(state: TableState) -> pa.Schema:
+    """The table's columns without constraints: NULL in a required one is NULL, as in Spark."""
+    return pa.schema([_loose(field) for field in schema_to_pyarrow(state.schema)])
+
+
+def are_few_and_plain(candidates: Sequence[Candidate]) -> bool:
+    """Whether the driver may read these files."""
     return (
         len(candidates) <= MOST_FILES
         and sum(candidate.live.size for candidate in candidates) <= MOST_BYTES
@@ -90,8 +120,8 @@ def _loose(field: pa.Field) -> pa.Field:
 
 def _read_file(
     read: ArrowRead, candidate: Candidate, expected: pa.Schema, deleted: BitMap64
-) -> Iterator[pa.Table]:
-    """The matching rows of each row group that has any."""
+) -> Iterator[tuple[Positions, pa.Table]]:
+    """The matching rows of each row group that has any, and their positions."""
     with open_input(read.state.io, candidate.path) as source:
         # Some damaged footers make PyArrow crash the process: check before it reads.
         open_parquet(candidate.path, source.size(), lambda at, size: source.read_at(size, at))
@@ -106,22 +136,27 @@ def _read_file(
             first, last = np.searchsorted(positions, [start, start + size])
             live = np.ones(size, np.bool_)
             live[positions[first:last] - start] = False
-            yield from _read_group(read, file, group, live)
+            rows = _read_group(read, file, group, live)
+            if rows is not None:
+                yield start + np.flatnonzero(live), rows
             start += size
 
 
-def _read_group(read: ArrowRead, file: _File, group: int, live: Mask) -> Iterator[pa.Table]:
-    """The matching rows; columns that the condition does not name are read if there are any."""
+def _read_group(read: ArrowRead, file: _File, group: int, live: Mask) -> pa.Table | None:
+    """The matching rows, which `live` marks then; None if there are none.
+
+    Columns that the condition does not name are read if there are any.
+    """
     named = columns_in(read.condition)
     tested = file.read(group, sorted(named))
     if not isinstance(read.condition, AlwaysTrue):
         live &= matching_rows(read.condition, tested, read.state.schema)
     if not live.any():
-        return
+        return None
     others = file.read(group, [name for name in read.names if name not in named])
     arrays = [(tested if name in named else others).column(name) for name in read.names]
     rows = pa.table(arrays, schema=pa.schema([file.expected.field(name) for name in read.names]))
-    yield rows if live.all() else rows.take(pa.array(np.flatnonzero(live)))
+    return rows if live.all() or not read.names else rows.take(pa.array(np.flatnonzero(live)))
 
 
 @dataclass(frozen=True, slots=True)

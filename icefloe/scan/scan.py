@@ -110,7 +110,10 @@ class Scan:
         groups: dict[tuple[bool, PhysicalLayout | None], list[Candidate]] = {}
         for candidate in self.candidates:
             needs_facts = (
-                candidate.has_deletes or candidate.lacks_identity_columns or only is not None
+                candidate.has_deletes
+                or candidate.path in self.deleted
+                or candidate.lacks_identity_columns
+                or only is not None
             )
             groups.setdefault((needs_facts, self._layouts.get(candidate.path)), []).append(
                 candidate
@@ -337,12 +340,19 @@ def read_deleted_rows(
     contents = read_position_deletes(
         state.io, (delete for c in candidates for delete in c.position_deletes)
     )
-    by_file = {c.path: _of_file(c, contents) for c in candidates if c.position_deletes}
+    inline = state.deleted_inline
+    by_file = {
+        c.path: _of_file(c, contents, inline.get(c.path))
+        for c in candidates
+        if c.position_deletes or c.path in inline
+    }
     return {path: positions for path, positions in by_file.items() if positions}, contents
 
 
-def _of_file(candidate: Candidate, contents: Mapping[str, Deleted]) -> BitMap64:
-    bitmaps = [contents[d.path].get(candidate.path) for d in candidate.position_deletes]
+def _of_file(
+    candidate: Candidate, contents: Mapping[str, Deleted], inline: BitMap64 | None
+) -> BitMap64:
+    bitmaps = [inline, *(contents[d.path].get(candidate.path) for d in candidate.position_deletes)]
     united = unite(bitmap for bitmap in bitmaps if bitmap is not None)
     if united and united.max() >= candidate.live.rows:
         # Positions beyond the end of the file must not count as deleted rows.

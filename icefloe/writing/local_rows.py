@@ -42,8 +42,14 @@ def has_local_layout(state: TableState, rows: pa.Table) -> bool:
     return _partition_values(state, none) is not None and _sort_keys(state, none) is not None
 
 
-def write_local_rows(state: TableState, rows: pa.Table, statement_id: str) -> WrittenRows:
-    """Write rows that `can_write_locally` accepted, under the table's current spec."""
+def write_local_rows(
+    state: TableState, rows: pa.Table, statement_id: str
+) -> tuple[WrittenRows, list[int] | None]:
+    """Write rows that `has_local_layout` accepts, under the table's current spec.
+
+    Returns:
+        What was written, and the order of the rows in the files; None if it is that of `rows`.
+    """
     rows = in_schema_order(rows, state.schema)
     partition = _partition_values(state, rows) or []
     order = [*_grouping(partition), *(_sort_keys(state, rows) or [])]
@@ -51,12 +57,13 @@ def write_local_rows(state: TableState, rows: pa.Table, statement_id: str) -> Wr
         [*rows.columns, *partition],
         names=[*written_names(state), *map(columns.partition_field, range(len(partition)))],
     )
-    if order:
-        written = written.take(_sort_indices(order))
+    indices = _sort_indices(order) if order else None
+    if indices is not None:
+        written = written.take(indices)
     task = write_rows(file_layout(state, statement_id), written_names(state))
     with translate_task_errors(state.data_location):
         messages = list(_messages(task(iter(written.combine_chunks().to_batches()))))
-    return written_rows(state, messages)
+    return written_rows(state, messages), None if indices is None else indices.to_pylist()
 
 
 def check_partitions(state: TableState, rows: pa.Table) -> None:

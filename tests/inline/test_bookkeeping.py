@@ -10,16 +10,13 @@ import pytest
 from icefloe.errors import StorageError
 from icefloe.inline.bookkeeping import (
     acquire_lease,
-    add_deletes,
     claim_key,
     find_seq,
     next_stamp,
-    read_deletes,
     read_flushed,
     read_intent,
     read_key,
     release_lease,
-    remove_deletes,
     remove_intent,
     remove_keys,
     renew_lease,
@@ -27,7 +24,17 @@ from icefloe.inline.bookkeeping import (
     write_flushed,
     write_intent,
 )
-from icefloe.inline.layout import FILE, inline_columns
+from icefloe.inline.deletes import (
+    DeleteFacts,
+    add_deletes,
+    age_of_deletes,
+    read_deletes,
+    read_facts,
+    remove_deletes,
+    remove_deletes_of_files,
+    write_facts,
+)
+from icefloe.inline.layout import DELETED, FILE, FORMAT, STORE, inline_columns
 from icefloe.inline.rows import last_change, remove_through
 from icefloe.inline.tables import register_table
 from support.inline_store import NAME, SCHEMA, insert_in
@@ -106,15 +113,46 @@ def test_one_of_many_gets_the_lease(open_store, table):
 def test_deletes_of_rows_in_files(store, table):
     many = range(0, 5000, 2)
     with store.writing(lock=table) as connection:
-        assert add_deletes(connection, table, {"a": [3, 1], "b": many}, 1) == 2502
-        assert add_deletes(connection, table, {"a": [3, 4]}, 2) == 1
-        assert add_deletes(connection, table, {"c": []}, 2) == 0
+        stamp = next_stamp(connection)
+        assert add_deletes(connection, table, {"a": [3, 1], "b": many}, stamp) == 2502
+        assert add_deletes(connection, table, {"a": [3, 4]}, stamp) == 1
+        assert add_deletes(connection, table, {"c": []}, stamp) == 0
     with store.reading() as connection:
-        assert read_deletes(connection, table) == {"a": [1, 3, 4], "b": list(many)}
+        read = read_deletes(connection, table)
+        assert {path: list(rows) for path, rows in read.items()} == {"a": [1, 3, 4], "b": [*many]}
+        assert find_seq(connection, table, stamp.seq)
+        assert not find_seq(connection, table, stamp.seq + 1)
     with store.writing(lock=table) as connection:
         assert remove_deletes(connection, table, {"a": [1, 9], "b": many, "x": [1]}) == 2501
-        assert read_deletes(connection, table) == {"a": [3, 4]}
+        assert list(read_deletes(connection, table)["a"]) == [3, 4]
         assert connection.execute(FILE.select()).fetchall()[0].path == "a"
+        assert remove_deletes_of_files(connection, table, ["a", "b", *map(str, range(900))]) == 2
+        assert (read_deletes(connection, table), connection.execute(FILE.select()).first()) == (
+            {},
+            None,
+        )
+
+
+def test_what_is_known_of_all_deletes(store, table):
+    with store.writing(lock=table) as connection:
+        assert read_facts(connection, table) == DeleteFacts()
+        assert age_of_deletes(connection, table) is None
+        stamp = next_stamp(connection)
+        write_facts(connection, table, DeleteFacts(7, 2, stamp.at - 5000, 11))
+        assert read_facts(connection, table) == DeleteFacts(7, 2, stamp.at - 5000, 11)
+        assert 5000 <= (age_of_deletes(connection, table) or 0) < 60_000
+        write_facts(connection, table, DeleteFacts(8, 0, stamp.at, None))
+        assert read_facts(connection, table) == DeleteFacts(8)
+
+
+def test_a_store_of_an_earlier_format_gets_the_tables_that_it_lacks(store, table, open_store):
+    with store.writing() as connection:
+        DELETED.drop(connection.connection)
+        connection.execute(STORE.update().values(format=1))
+    opened = open_store()
+    with opened.reading() as connection:
+        assert read_facts(connection, table) == DeleteFacts()
+        assert connection.execute(STORE.select()).one().format == FORMAT
 
 
 def test_intents(store, table):

@@ -16,7 +16,7 @@ from icefloe import Lake, Table
 from icefloe.commands.local_bind import lower_locally
 from icefloe.commands.scan import ScanRequest, _count_without_spark, _read_few_rows
 from icefloe.errors import ColumnNotFoundError, StatementError
-from icefloe.metadata.table_state import state_of
+from icefloe.metadata.table_state import TableState, state_of
 from support.foreign_files import adopted_file, equality_delete, position_delete, publish
 from support.random_conditions import SCHEMA, VALUES, random_conditions, random_rows
 from support.tables import data_files, row
@@ -32,13 +32,16 @@ def numbered(rows: list[dict[str, Any]], first: int) -> list[dict[str, Any]]:
 
 def few_rows(table: Table, request: ScanRequest) -> pa.Table | None:
     """What is read without Spark; None if Spark has to read."""
-    return _read_few_rows(table._context(), state_of(table.iceberg, table.name), request)
+    return _read_few_rows(table._context(), state(table), request)
 
 
 def counted(table: Table, where: str | None = None) -> int | None:
     """What is counted without Spark; None if Spark has to count."""
-    state = state_of(table.iceberg, table.name)
-    return _count_without_spark(table._context(), state, where)
+    return _count_without_spark(table._context(), state(table), where)
+
+
+def state(table: Table) -> TableState:
+    return table._lake.tier.with_deletes(state_of(table.iceberg, table.name))
 
 
 def plain(rows: pa.Table) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 
 import icefloe
 from icefloe import Lake, Table
+from icefloe.commands import background_flush
 from icefloe.commands import run as commands
 from icefloe.commit import handover
 from icefloe.errors import (
@@ -149,7 +150,7 @@ def test_an_insert_is_not_reported_as_failed_once_it_is_stored(table, monkeypatc
 
     table.set_properties({"icefloe.inline.max-age-ms": "1"})
     table.insert([row(4)])
-    monkeypatch.setattr(type(table._lake.tier), "has_old_rows", fail)
+    monkeypatch.setattr(background_flush, "is_old", fail)
     assert table.insert([row(5)]).rows_inserted == 1
 
 

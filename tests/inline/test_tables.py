@@ -37,11 +37,11 @@ def inline_of(table_of) -> InlineOf:
     """Makes a table with the tier: rows in files, a deleted row, and rows inline."""
 
     def make(filed: list[dict[str, Any]], inline: list[dict[str, Any]], **options: Any) -> Table:
-        properties = {**INLINE, **options.pop("properties", {})}
-        table = table_of(SCHEMA, properties=properties, **options)
+        table = table_of(SCHEMA, properties=options.pop("properties", {}), **options)
         if filed:
             table.append([*filed, row(99)])
             table.delete().where("id = 99").execute()
+        table.set_properties(INLINE)
         if inline:
             table.insert(inline)
         return table
@@ -238,7 +238,11 @@ def test_changes_of_inline_rows_alone_make_no_snapshot(inline_of, mode, partitio
 @pytest.mark.parametrize("how", ["copy-on-write", "merge-on-read", "auto"])
 def test_changes_of_both_tiers_are_one_snapshot(inline_of, how, partition_by):
     table = inline_of(
-        [row(1), row(2, "eu"), row(3)], [row(4), row(5, "eu")], partition_by=partition_by, mode=how
+        [row(1), row(2, "eu"), row(3)],
+        [row(4), row(5, "eu")],
+        partition_by=partition_by,
+        mode=how,
+        properties={"icefloe.inline.deletes": "false"},
     )
     count = len(snapshots(table))
     updated = table.update().set("n", "n + 1").where("region = 'eu'").execute()

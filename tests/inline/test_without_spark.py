@@ -249,6 +249,7 @@ def test_files_that_cannot_have_such_rows_are_not_read(lake, jobs):
     assert table.update().set("n", "1").where("id = 3").execute().mode == "inline"
     assert table.delete().where("id < 3").execute().mode == "inline"
     assert (jobs(), table.snapshot_id) == (before, files)
+    table.set_properties({"icefloe.inline.deletes": False})
     both = table.delete().where("id IN (3, 150)").execute()
     assert (both.rows_deleted, both.snapshot_id is None) == (2, False)
     assert jobs() > before

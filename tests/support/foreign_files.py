@@ -19,17 +19,26 @@ from pyiceberg.typedef import Record
 
 from icefloe import Lake, Table
 from icefloe.commit.snapshot import ManifestChanges, SnapshotDraft, operation_of
-from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID
+from icefloe.file_changes import RemoveFiles
+from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID, LiveFile
 from icefloe.metadata.table_state import state_of
 
 
 def publish(
-    lake: Lake, table: Table, *, data: Sequence[DataFile] = (), deletes: Sequence[DataFile] = ()
+    lake: Lake,
+    table: Table,
+    *,
+    data: Sequence[DataFile] = (),
+    deletes: Sequence[DataFile] = (),
+    removed: Sequence[LiveFile] = (),
+    compacts: bool = False,
 ) -> None:
     """Commit files as one snapshot."""
     iceberg = table.iceberg
     head = state_of(iceberg, table.name)
-    changes = ManifestChanges(added_data=tuple(data), added_deletes=tuple(deletes))
+    changes = ManifestChanges(
+        tuple(data), tuple(deletes), RemoveFiles(tuple(removed)), compacts=compacts
+    )
     draft = SnapshotDraft(head, iceberg.metadata.new_snapshot_id())
     manifests, gone = draft.manifests_after(changes)
     snapshot = draft.finish(
