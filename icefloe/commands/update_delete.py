@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -28,15 +29,16 @@ from icefloe.commands.row_changes import (
     inline_changes,
 )
 from icefloe.commit.conflicts import ConflictCheck
-from icefloe.file_changes import FileChanges
+from icefloe.deletes.dangling import dangling_deletes
+from icefloe.file_changes import FileChanges, RemoveFiles
 from icefloe.inline.tier import Cut
 from icefloe.metadata.table_state import TableState
-from icefloe.pruning.candidates import FilePlan, plan_files
+from icefloe.pruning.candidates import Candidate, FilePlan, plan_files
 from icefloe.pruning.comparisons import UNKNOWN
 from icefloe.pruning.file_matcher import FileMatcher
 from icefloe.results import RowCounts
 from icefloe.scan.arrow_rows import ArrowRead, are_few_and_plain, find_arrow_rows
-from icefloe.scan.scan import Scan
+from icefloe.scan.scan import Scan, read_deleted_rows
 from icefloe.settings import UpdateMode
 from icefloe.statements import Options, RowStatement
 
@@ -84,16 +86,13 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
     def _plan_locally(self, state: TableState, local: LocalBound) -> _RowPlan | None:
         """The plan without Spark; None where files may have more than a few rows to change."""
         files = plan_files(state, local.lowered)
-        if files.candidates and not are_few_and_plain(files.candidates):
+        if not are_few_and_plain(partly := _partly_matching(local, files)):
             return None
         cut = self.context.tier.cut(state, local.lowered.inclusive)
         if cut is not None and not cut.is_exact:
             return None
         plan = self._planned(state, local, files, cut)
-        covered = not local.assigned and any(c.covered for c in files.candidates)
-        if files.candidates and (covered or not self._goes_inline(plan)):
-            return None
-        return plan
+        return None if partly and not self._goes_inline(plan) else plan
 
     def _goes_inline(self, plan: _RowPlan) -> bool:
         """Whether few rows of files are changed in the database, without new files."""
@@ -167,13 +166,17 @@ def _conflict_check(plan: _RowPlan) -> ConflictCheck:
 
 
 def _change_locally(bound: LocalBound, plan: _RowPlan) -> ChangedRows | None:
-    """The rows of small files, read by the driver; None if these are many, or Spark has to read."""
-    if not plan.files.candidates:
-        return FileChanges(), RowCounts()
-    state = plan.state
+    """The rows of small files, read by the driver; None if these are many, or Spark has to read.
+
+    Files all of whose rows a DELETE matches are removed by metadata alone.
+    """
+    state, partly = plan.state, _partly_matching(bound, plan.files)
+    changes, counts = _drop_files(state, plan.files, {c.path for c in partly})
+    if not partly:
+        return changes, counts
     names = [field.name for field in state.schema.fields] if bound.assigned else []
     read = ArrowRead(state, bound.lowered.inclusive, names, MOST_INLINE_ROWS + 1)
-    matches = find_arrow_rows(read, plan.files.candidates)
+    matches = find_arrow_rows(read, partly)
     if matches is None or sum(len(match.positions) for match in matches) > MOST_INLINE_ROWS:
         return None
     hits = {match.file.path: match.positions for match in matches}
@@ -183,4 +186,22 @@ def _change_locally(bound: LocalBound, plan: _RowPlan) -> ChangedRows | None:
         added = as_schema(with_values(rows, bound.assigned), state.schema)
         if added.nbytes > MOST_INLINE_BYTES:
             return None
-    return inline_changes([match.file for match in matches], hits, added)
+    few, few_counts = inline_changes([match.file for match in matches], hits, added)
+    return replace(few, removal=changes.removal), counts + few_counts
+
+
+def _partly_matching(bound: LocalBound, files: FilePlan) -> list[Candidate]:
+    """Files of which rows have to be read; a DELETE removes others as a whole."""
+    if bound.assigned:
+        return list(files.candidates)
+    return [c for c in files.candidates if not c.covered or c.equality_deletes]
+
+
+def _drop_files(state: TableState, files: FilePlan, kept: Container[str]) -> ChangedRows:
+    """The removal of all candidates but some, with the delete files that only they need."""
+    dropped = [c for c in files.candidates if c.path not in kept]
+    deleted, contents = read_deleted_rows(state, dropped)
+    removed = tuple(c.live for c in dropped)
+    removal = RemoveFiles(removed, dangling_deletes(files.files, removed, contents))
+    rows = sum(c.live.rows - len(deleted.get(c.path, ())) for c in dropped)
+    return FileChanges(removal=removal), RowCounts(rows_deleted=rows)
