@@ -22,17 +22,26 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.utils.config import Config
 from pyspark.sql import SparkSession
 from sqlalchemy import URL
+from sqlalchemy.exc import SQLAlchemyError
 
 from icefloe.commands.background_flush import BackgroundFlush
 from icefloe.commands.context import Context
+from icefloe.commit.catalog import (
+    changing_catalog,
+    drop_from_catalog,
+    reading_catalog,
+    rename_in_catalog,
+)
 from icefloe.errors import (
     IcefloeError,
     StatementError,
+    StorageError,
     TableExistsError,
     TableNotFoundError,
     UnsupportedTableError,
 )
 from icefloe.inline.layout import inline_columns
+from icefloe.inline.store import cause_of
 from icefloe.inline.tier import InlineTier
 from icefloe.maintenance.own_files import purge_table
 from icefloe.metadata.table_state import TableState, state_of
@@ -161,17 +170,19 @@ class Lake:
     @scrubbed()
     def create_namespace(self, name: str) -> None:
         """Create a namespace if it does not exist."""
-        try:
-            self._catalog.create_namespace(name)
-        except NamespaceAlreadyExistsError:
-            return
+        with changing_catalog(self._catalog, f"create the namespace {name}", lambda: None):
+            try:
+                self._catalog.create_namespace(name)
+            except NamespaceAlreadyExistsError:
+                return
 
     @scrubbed()
     def tables(self, namespace: str | None = None) -> list[str]:
         """Names of the tables, of one namespace or of all."""
-        spaces = [(namespace,)] if namespace else self._catalog.list_namespaces()
         try:
-            names = [name for space in spaces for name in self._catalog.list_tables(space)]
+            with reading_catalog("list its tables"):
+                spaces = [(namespace,)] if namespace else self._catalog.list_namespaces()
+                names = [name for space in spaces for name in self._catalog.list_tables(space)]
         except NoSuchNamespaceError as missing:
             raise TableNotFoundError(f"There is no namespace {namespace!r}.") from missing
         return sorted(".".join(name) for name in names)
@@ -237,12 +248,13 @@ class Lake:
         """
         full = _full_name(name)
         try:
-            dropped = self._inline_table(full)
+            dropped = self._state_if_readable(full)
             if purge:
                 purge_table(self._catalog, full)
             else:
-                self._catalog.drop_table(full)
-            if dropped is not None:
+                uuid = dropped.metadata.table_uuid if dropped else None
+                drop_from_catalog(self._catalog, full, uuid)
+            if dropped is not None and dropped.has_inline_tier:
                 self._of_inline(lambda: self._tier.forget(dropped))
         except NoSuchTableError as missing:
             if not if_exists:
@@ -251,23 +263,24 @@ class Lake:
     @scrubbed()
     def rename_table(self, old: str, new: str) -> None:
         """Rename a table; its files stay where they are."""
-        target = _full_name(new)
+        full, target = _full_name(old), _full_name(new)
         self.create_namespace(target.rpartition(".")[0])
         try:
-            renamed = self._inline_table(_full_name(old))
-            self._catalog.rename_table(_full_name(old), target)
-            if renamed is not None:
+            renamed = self._state_if_readable(full)
+            uuid = renamed.metadata.table_uuid if renamed else None
+            rename_in_catalog(self._catalog, full, target, uuid)
+            if renamed is not None and renamed.has_inline_tier:
                 self._of_inline(lambda: self._tier.rename(renamed, target))
         except NoSuchTableError as missing:
-            raise TableNotFoundError(f"Table {_full_name(old)} does not exist.") from missing
+            raise TableNotFoundError(f"Table {full} does not exist.") from missing
         except TableAlreadyExistsError as existing:
             raise TableExistsError(f"Table {target} exists already.") from existing
 
-    @scrubbed()
     def load(self, full: str) -> IcebergTable:
         """The current PyIceberg table of that full name; raises TableNotFoundError."""
         try:
-            return self._catalog.load_table(full)
+            with reading_catalog(f"read {full}"):
+                return self._catalog.load_table(full)
         except (NoSuchTableError, NoSuchNamespaceError) as missing:
             others = ", ".join(self._tables_beside(full)) or "(none)"
             raise TableNotFoundError(
@@ -303,16 +316,17 @@ class Lake:
         """Opens contexts of one table whose state is always read from the catalog."""
         return lambda: self.context(lambda branch: state_of(self.load(full), full, branch))
 
-    def _inline_table(self, full: str) -> TableState | None:
-        """The state of a table with an inline tier; a table that cannot be read has none."""
+    def _state_if_readable(self, full: str) -> TableState | None:
+        """The state of a table, for its inline rows; None if its metadata cannot be read."""
         try:
-            state = state_of(self._catalog.load_table(full), full)
+            return state_of(self._catalog.load_table(full), full)
         except NoSuchTableError:
             raise
+        except SQLAlchemyError as error:
+            raise StorageError(f"The catalog failed to read {full}: {cause_of(error)}.") from error
         except Exception as unreadable:  # noqa: BLE001 - as for tables without the tier
             log.debug("%s cannot be read, nor its inline rows be looked for: %s", full, unreadable)
             return None
-        return state if state.has_inline_tier else None
 
     def _of_inline(self, what: Callable[[], object]) -> None:
         """Do what follows a change of the catalog, which cannot be undone by an error."""

@@ -188,6 +188,7 @@ class OrphansResult:
     files_listed: int = 0
     files_too_young: int = 0  # nothing refers to them, but a writer may be about to
     files_unrecognised: int = 0  # outside the table's location, named as no Iceberg writer does
+    inline_tables: tuple[str, ...] = ()  # dropped ones whose inline rows were left in the database
     duration_s: float = 0.0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -31,7 +32,7 @@ from icefloe.inspection.log import render_log
 from icefloe.inspection.metadata_tables import metadata_table
 from icefloe.maintenance.compact import compact
 from icefloe.maintenance.expire import expire_snapshots
-from icefloe.maintenance.orphans import OrphanSearch, remove_orphans
+from icefloe.maintenance.orphans import OrphanSearch, remove_dropped_tables, remove_orphans
 from icefloe.maintenance.rewrite_manifests import rewrite_manifests
 from icefloe.metadata.table_state import MAIN, TableState, state_of
 from icefloe.redaction import redacted
@@ -333,10 +334,15 @@ class Table:
         They are listed, and with `dry_run=False` deleted. Deleting files younger than a day needs
         `allow_recent`. In folders outside the table's location only files named as Iceberg writers
         name them count; in folders named in `folders`, every file.
+
+        Inline rows that dropped tables of the catalog left in its database are found too.
         """
         named = (folders,) if isinstance(folders, str) else tuple(folders)
         search = OrphanSearch(older_than, dry_run, allow_recent, named)
-        return remove_orphans(self._lake.catalog, lambda: self.iceberg, self._state(), search)
+        catalog, state = self._lake.catalog, self._state()
+        result = remove_orphans(catalog, lambda: self.iceberg, state, search)
+        dropped = remove_dropped_tables(self._lake.tier, state, dry_run=dry_run)
+        return replace(result, inline_tables=dropped)
 
     def rewrite_manifests(self) -> RewriteManifestsResult:
         """List the same files in fewer manifests, files of one partition together."""

@@ -265,7 +265,7 @@ def write_orphans_result(result: OrphansResult, location: str, output: Output) -
 
 
 def _orphans_summary(result: OrphansResult) -> Iterator[str]:
-    if not result.files:
+    if not result.files and not result.inline_tables:
         yield "nothing to delete"
     elif result.dry_run:
         files = f"{count(len(result.files), 'file')}, {size(result.bytes)}"
@@ -274,6 +274,9 @@ def _orphans_summary(result: OrphansResult) -> Iterator[str]:
         yield f"{count(result.files_deleted, 'file')}, {size(result.bytes_deleted)} deleted"
         if result.files_failed:
             yield f"{count(len(result.files_failed), 'file')} could not be deleted"
+    if result.inline_tables:
+        tables = count(len(result.inline_tables), "dropped table")
+        yield f"inline rows of {tables} {'found' if result.dry_run else 'deleted'}"
     if result.files_too_young:
         yield f"{count(result.files_too_young, 'file')} kept that may still be committed"
     if result.files_unrecognised:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,21 +20,34 @@ from pyiceberg.types import NestedField
 from icefloe.commands.context import Context
 from icefloe.commands.flush import FlushCommand
 from icefloe.commands.run import flush, run_command
-from icefloe.commit.catalog import refuse_other_table, refuse_partial_history
+from icefloe.commit.catalog import (
+    changing_catalog,
+    reading_catalog,
+    refuse_other_table,
+    refuse_partial_history,
+)
 from icefloe.errors import (
     ColumnNotFoundError,
     ConflictError,
+    IcefloeError,
     StatementError,
     UnsupportedTableError,
 )
 from icefloe.inline.layout import inline_columns
-from icefloe.metadata.table_state import MAIN, TableState, at_snapshot, snapshot_as_of
+from icefloe.metadata.table_state import (
+    MAIN,
+    TableState,
+    at_snapshot,
+    snapshot_as_of,
+)
 from icefloe.redaction import scrubbed
 from icefloe.schema.partition_spec import parse_partition_by
 from icefloe.schema.to_iceberg import to_iceberg_schema
 from icefloe.settings import INLINE, INLINE_STORE, Settings, properties_to_store
 from icefloe.spark import columns
 from icefloe.spark.columns import quote
+
+log = logging.getLogger("icefloe")
 
 _FORMAT_VERSION = "format-version"
 
@@ -54,7 +68,7 @@ def set_properties(context: Context, table: IcebergTable, properties: Mapping[st
         if stored and not turns_off:
             transaction.set_properties(stored)
     if turns_off:
-        _switch_off(context, stored)
+        _switch_off(context, state, stored)
 
 
 def _inline_store(context: Context, state: TableState) -> str:
@@ -70,7 +84,7 @@ def _inline_store(context: Context, state: TableState) -> str:
     return store
 
 
-def _switch_off(context: Context, stored: dict[str, str]) -> None:
+def _switch_off(context: Context, state: TableState, stored: dict[str, str]) -> None:
     """Store the properties, and flush inline rows in the same commit.
 
     A row that is inserted while they are flushed stays inline, is read as before, and is flushed
@@ -78,10 +92,14 @@ def _switch_off(context: Context, stored: dict[str, str]) -> None:
     """
     result = run_command(FlushCommand(context, properties=stored), context)
     if result.snapshot_id is None:
-        table = context.catalog.load_table(context.read_state(MAIN).name)
+        with reading_catalog(f"read {state.name}"):
+            table = context.catalog.load_table(state.name)
         with _translated_errors(table), table.transaction() as transaction:
             transaction.set_properties(stored)
-    flush(context)
+    try:
+        flush(context)
+    except IcefloeError as error:  # the tier is off, and its last rows are read where they are
+        log.warning("Inline rows are left, and flush() moves them: %s", error)
 
 
 def add_column(table: IcebergTable, name: str, kind: str, default: Any) -> None:
@@ -193,7 +211,8 @@ def rollback(context: Context, snapshot_id: int | None, as_of: datetime | None) 
     if state.has_inline_tier:
         flush(context)
         state = context.read_state(MAIN)
-    table = catalog.load_table(state.name)
+    with reading_catalog(f"read {state.name}"):
+        table = catalog.load_table(state.name)
     uuid = state.metadata.table_uuid
     refuse_other_table(table.metadata, state.name, uuid)
     ref = table.metadata.refs.get("main")
@@ -235,8 +254,14 @@ def _version(text: str) -> Any:
 @contextmanager
 def _translated_errors(table: IcebergTable) -> Iterator[None]:
     name = ".".join(table.name())
+
+    def has_landed() -> bool | None:
+        """The pointer shows only that no change was made."""
+        current = table.catalog.load_table(table.name())
+        return False if current.metadata_location == table.metadata_location else None
+
     try:
-        with scrubbed():
+        with changing_catalog(table.catalog, f"change {name}", has_landed):
             yield
     except CommitFailedException as lost:
         raise ConflictError(

@@ -14,7 +14,7 @@ from icefloe.commands.bind import Bound
 from icefloe.commands.context import NeedsFlushError
 from icefloe.commands.input_rows import as_schema
 from icefloe.commands.scan import inline_frame
-from icefloe.commit.catalog import load_table
+from icefloe.commit.catalog import changing_catalog, reading_catalog, refuse_other_table
 from icefloe.commit.publish import find_earlier_result
 from icefloe.errors import CommitOutcomeUnknown, StorageError
 from icefloe.file_changes import FileChanges, InlineChanges, RowVersion
@@ -41,12 +41,22 @@ def set_inline_store(catalog: Catalog, tier: InlineTier, state: TableState) -> N
 
     Without it, they would not be read once the tier is switched off.
     """
-    table = load_table(catalog, state.name, state.metadata.table_uuid)
+    name, store_id = state.name, tier.store_id()
+    with reading_catalog(f"read {name}"):
+        table = catalog.load_table(name)
+    refuse_other_table(table.metadata, name, state.metadata.table_uuid)
     if INLINE_STORE in table.properties:
         return
+
+    def has_landed() -> bool:
+        return INLINE_STORE in catalog.load_table(name).properties
+
     try:
-        with table.transaction() as transaction:
-            transaction.set_properties({INLINE_STORE: tier.store_id()})
+        with (
+            changing_catalog(catalog, f"note the inline store of {name}", has_landed),
+            table.transaction() as transaction,
+        ):
+            transaction.set_properties({INLINE_STORE: store_id})
     except CommitFailedException:
         return  # the caller looks at the table again
 

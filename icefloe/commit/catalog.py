@@ -6,13 +6,16 @@ Failures are classed by outcome: provably not published, provably published, or 
 from __future__ import annotations
 
 import random
+import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 from uuid import UUID
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
@@ -31,17 +34,18 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import QueuePool
 
 from icefloe.commit.handover import InlineHandover, LostRaceError
 from icefloe.errors import (
     CommitStateUnknownError,
     ConflictError,
-    IcefloeError,
     StorageError,
     TableNotFoundError,
     UnsupportedTableError,
 )
+from icefloe.inline.store import cause_of
 from icefloe.metadata.table_state import (
     MetadataUpdates,
     TableState,
@@ -100,24 +104,123 @@ def refuse_partial_history(catalog: Catalog) -> None:
         )
 
 
-@scrubbed()
 def load_table(catalog: Catalog, name: str, uuid: UUID | None = None) -> IcebergTable:
     """The table as it is now; a busy catalog counts as a lost race.
 
     With `uuid`, another table that has taken the name is refused: names are reused, uuids are not.
     """
+    with reading_catalog(f"read {name}"):
+        try:
+            table = catalog.load_table(name)
+        except NoSuchTableError as missing:
+            raise TableNotFoundError(f"Table {name} no longer exists.") from missing
+        except OperationalError as busy:
+            if "database is locked" in str(busy):
+                raise LostRaceError(str(busy)) from busy
+            raise
+    refuse_other_table(table.metadata, name, uuid)
+    return table
+
+
+@contextmanager
+def reading_catalog(what: str) -> Iterator[None]:
+    """Ask a catalog without changing it; `what` is for errors: of its database, or of a file."""
     try:
-        table = catalog.load_table(name)
-        refuse_other_table(table.metadata, name, uuid)
-        return table
-    except NoSuchTableError as missing:
-        raise TableNotFoundError(f"Table {name} no longer exists.") from missing
-    except IcefloeError:
-        raise
-    except OperationalError as busy:
-        if "database is locked" in str(busy):
-            raise LostRaceError(str(busy)) from busy
-        raise
+        with scrubbed():
+            yield
+    except SQLAlchemyError as error:
+        raise StorageError(f"The catalog failed to {what}: {cause_of(error)}.") from error
+    except OSError as error:
+        raise StorageError(f"The catalog failed to {what}: {error}") from error
+
+
+@contextmanager
+def changing_catalog(
+    catalog: Catalog, what: str, has_landed: Callable[[], bool | None]
+) -> Iterator[None]:
+    """Ask a catalog for a change that is no commit of a table, and find out what came of it.
+
+    Args:
+        catalog: The catalog.
+        what: The change, for errors.
+        has_landed: Looks whether the catalog has made the change; None if that does not show.
+    """
+    try:
+        with scrubbed():
+            yield
+    except (SQLAlchemyError, OSError) as error:
+        landed = _look(catalog, has_landed)
+        if landed:
+            return
+        cause = f"The catalog failed to {what}: {cause_of(error)}."
+        if _was_refused(error) or (landed is False and _is_over(error)):
+            raise StorageError(f"{cause} Nothing was changed.") from error
+        raise CommitStateUnknownError(
+            f"{cause} It may have done so. Look before running it again."
+        ) from error
+
+
+def drop_from_catalog(catalog: Catalog, name: str, uuid: UUID | None) -> None:
+    """Drop a table; `uuid` is its own, as far as that is known."""
+
+    def is_gone() -> bool | None:
+        try:
+            metadata = catalog.load_table(name).metadata
+        except NoSuchTableError:
+            return True
+        return None if uuid is None else metadata.table_uuid != uuid
+
+    with changing_catalog(catalog, f"drop {name}", is_gone):
+        catalog.drop_table(name)
+
+
+def rename_in_catalog(catalog: Catalog, old: str, new: str, uuid: UUID | None) -> None:
+    """Rename a table; `uuid` is its own, as far as that is known."""
+
+    def is_renamed() -> bool | None:
+        try:
+            return uuid is not None and catalog.load_table(new).metadata.table_uuid == uuid
+        except NoSuchTableError:
+            return False
+
+    with changing_catalog(catalog, f"rename {old} to {new}", is_renamed):
+        catalog.rename_table(old, new)
+
+
+def _look(catalog: Catalog, has_landed: Callable[[], bool | None]) -> bool | None:
+    try:
+        _roll_back(catalog)
+        return has_landed()
+    except Exception:  # noqa: BLE001 - the catalog does not answer
+        return None
+
+
+def _roll_back(catalog: Catalog) -> None:
+    """End transactions whose COMMIT failed.
+
+    SQLAlchemy's sessions leave them open in connections of the pool, where what they have not
+    committed would be taken for committed.
+    """
+    if not isinstance(catalog, SqlCatalog):
+        return
+    engine = catalog.engine
+    if isinstance(engine.pool, QueuePool):
+        engine.dispose()  # of connections that nobody uses
+        return
+    with engine.begin() as connection:  # a database in memory has one
+        connection.rollback()
+
+
+def _was_refused(error: Exception) -> bool:
+    """Whether a statement before COMMIT failed: the database then rolls the transaction back."""
+    return isinstance(error, DBAPIError) and error.statement is not None
+
+
+def _is_over(error: Exception) -> bool:
+    """Whether the request cannot be done later: the database, or the file, is this process's."""
+    if isinstance(error, OSError):
+        return is_of_metadata_file(error)
+    return isinstance(error, DBAPIError) and isinstance(error.orig, sqlite3.Error)
 
 
 def refuse_other_table(metadata: TableMetadata, name: str, uuid: UUID | None) -> None:
@@ -289,6 +392,7 @@ def _has_landed(
     Another table of that name, or none, proves nothing: the table may have been renamed since.
     """
     try:
+        _roll_back(catalog)
         metadata = catalog.load_table(name).metadata
         return landed_in(metadata) if metadata.table_uuid == uuid else None
     except BaseException:  # noqa: BLE001 - the catalog does not answer, or Ctrl-C

@@ -345,7 +345,7 @@ class InlineStore:
         if isinstance(error, PoolTimeoutError) or _is_busy(error):
             return self._busy()
         return StorageError(
-            f"The database {self.database} failed: {_cause(error)}. Nothing was changed."
+            f"The database {self.database} failed: {cause_of(error)}. Nothing was changed."
             + (" Make room, or write the inline rows to files: flush()." * _is_full(error))
         )
 
@@ -360,7 +360,7 @@ class InlineStore:
         if _is_rolled_back(error):
             return self._error(error)
         return CommitOutcomeUnknown(
-            f"The connection to {self.database} was lost during COMMIT: {_cause(error)}. "
+            f"The connection to {self.database} was lost during COMMIT: {cause_of(error)}. "
             "The transaction may have been committed or not."
         )
 
@@ -410,8 +410,8 @@ def _begin_sqlite(connection: sa.Connection) -> None:
 # What an error of a driver means
 
 
-def _cause(error: Exception) -> str:
-    """The first line of the driver's own text: others have statements and values."""
+def cause_of(error: Exception) -> str:
+    """The first line of a driver's own text: others have statements and values."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     lines = str(cause).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(cause).__name__

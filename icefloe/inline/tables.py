@@ -171,6 +171,13 @@ def pointer(connection: StoreConnection, name: CatalogTable) -> str | None:
     return None if location is None else str(location)
 
 
+def pointers(connection: StoreConnection, catalog_name: str) -> list[str]:
+    """The locations of the current metadata of all tables of a catalog."""
+    named = POINTERS.c.catalog_name == catalog_name
+    selected = sa.select(POINTERS.c.metadata_location).where(named)
+    return [str(location) for (location,) in connection.execute(selected)]
+
+
 _POINTER = sa.select(POINTERS.c.metadata_location).where(
     POINTERS.c.catalog_name == sa.bindparam("catalog"),
     POINTERS.c.table_namespace == sa.bindparam("namespace"),

@@ -14,10 +14,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table as IcebergTable
 
-from icefloe.commit.catalog import refuse_other_table
+from icefloe.commit.catalog import reading_catalog, refuse_other_table
 from icefloe.errors import StatementError, StorageError
+from icefloe.inline.tables import drop_table, pointers, tables_of
+from icefloe.inline.tier import InlineTier
 from icefloe.maintenance.own_files import (
     VERSION_HINT,
     NearbyTables,
@@ -217,6 +221,41 @@ def _without_files_of_others(
         files = [file for file in files if not referenced.has(file.name)]
         _refuse_lookalikes(files, referenced)
     return files
+
+
+# -------------------------------------------------------------------------------------------------
+# Inline rows of tables that are gone
+
+
+def remove_dropped_tables(tier: InlineTier, state: TableState, *, dry_run: bool) -> tuple[str, ...]:
+    """Find the inline rows of tables that were dropped by a process that died, or another engine.
+
+    Only where the catalog is in the same database: another one may have the rows of several
+    catalogs. The tables of the catalog and of the store are read as of one moment, so that one that
+    is renamed meanwhile is not taken for dropped.
+
+    Returns:
+        The last known names of those tables.
+    """
+    if not tier.shares_database or not state.has_inline_tier:
+        return ()
+    catalog_name = tier.name_of(state).catalog
+    with tier.store.reading() as connection:
+        known = tables_of(connection, catalog_name)
+        locations = pointers(connection, catalog_name)
+    if len(known) <= 1:
+        return ()
+    with reading_catalog("read all its tables"):
+        there = {_uuid_at(state.io, location) for location in locations}
+    dropped = [table for table in known if table.table_uuid not in there]
+    for table in [] if dry_run else dropped:
+        with tier.store.writing(table) as connection:
+            drop_table(connection, table)
+    return tuple(table.full_name for table in dropped)
+
+
+def _uuid_at(io: FileIO, location: str) -> str:
+    return str(FromInputFile.table_metadata(io.new_input(location)).table_uuid)
 
 
 # -------------------------------------------------------------------------------------------------

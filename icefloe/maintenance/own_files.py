@@ -22,7 +22,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Identifier
 
-from icefloe.commit.catalog import load_table
+from icefloe.commit.catalog import drop_from_catalog, load_table, reading_catalog
 from icefloe.errors import IcefloeError, StorageError, UnsupportedTableError
 from icefloe.maintenance.reachable_files import (
     FileKind,
@@ -60,14 +60,15 @@ def purge_table(catalog: Catalog, name: str) -> None:
     Raises before anything is changed when another table of the catalog cannot be read. Files that
     may not belong to the table, or cannot be deleted, are kept and logged.
     """
-    table = catalog.load_table(name)
+    with reading_catalog(f"read {name}"):
+        table = catalog.load_table(name)
     refuse_without_gc(state_of(table, name), "DROP TABLE ... PURGE")
     if not isinstance(catalog, MetastoreCatalog):
         catalog.purge_table(name)
         return
     selection = select_deletable(catalog, table, _files_to_purge(table, name))
     load_table(catalog, name, table.metadata.table_uuid)
-    catalog.drop_table(name)
+    drop_from_catalog(catalog, name, table.metadata.table_uuid)
     for location in selection.kept:
         log.warning("Purge of %s kept %s: it may not belong to the table", name, location)
     delete_files(table.io, [file.location for file in selection.deletable.values()])

@@ -159,6 +159,7 @@ class ManifestWriter:
         schema = schema_for_spec(self.metadata, spec)
         with new_output(self.io, path) as output:
             self._write_avro(output, content, spec, schema, entries)
+            length = len(output)
         counts = _count(entries)
         sequence_numbers = [
             e.sequence_number
@@ -167,7 +168,7 @@ class ManifestWriter:
         ]
         return ManifestFile.from_args(
             manifest_path=path,
-            manifest_length=len(output),
+            manifest_length=length,
             partition_spec_id=spec_id,
             content=content,
             sequence_number=_UNASSIGNED,

@@ -60,3 +60,11 @@ def store(open_store: Callable[[], InlineStore]) -> InlineStore:
 def table(store: InlineStore) -> InlineTable:
     with store.writing() as connection:
         return register_table(connection, NAME, uuid4().hex, inline_columns(SCHEMA))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty lake for `support.inline_lakes.open_place`: the catalog has the inline rows too."""
+    if request.param == "sqlite":
+        return str(tmp_path / "lake")
+    return f"{request.getfixturevalue('postgresql_database')} {tmp_path / 'lake'}"

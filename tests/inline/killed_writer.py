@@ -1,26 +1,30 @@
-"""A process that is killed at one step of an insert or a flush: `killed_writer.py LAKE OPERATION STEP`.
+"""A process that is killed at one step of a statement, without Spark.
 
-A step is `before` or `after` and the function that it is about; without Spark, which neither needs.
-The lake is a folder, or a REST catalog and the database of its inline rows: `URI INLINE_URI`.
+`killed_writer.py LAKE OPERATION STEP` runs an insert or a flush. A step is `before` or `after` and the
+function that it is about. The lake is one of `support.inline_lakes.open_place`.
+
+`killed_writer.py serve` reads lines of a lake, a statement of `support.inline_lakes.OPERATIONS`, a
+table and the number of a call to the database or to a file. For each it forks, and the child is
+killed before that call: what takes the time, the imports, is done once. Without a number, the child
+goes on to the end and says how many calls there were.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
-from icefloe import Lake
 from icefloe.commands import flush as flush_command
 from icefloe.commands import inline_rows
 from icefloe.commit import catalog, handover, publish
-from icefloe.lake import open_catalog
-from support.pyiceberg_tables import open_lake
+from support.inline_lakes import OPERATIONS, open_place
+from support.watched_calls import Call, Watch, watching
 
 FUNCTIONS: dict[str, tuple[Any, str]] = {
     "insert rows": (inline_rows, "insert_rows"),
@@ -36,14 +40,6 @@ FUNCTIONS: dict[str, tuple[Any, str]] = {
 }
 
 
-def open_place(place: str) -> Lake:
-    """The lake of a folder or of a REST catalog."""
-    uri, _, inline_uri = place.partition(" ")
-    if not inline_uri:
-        return open_lake(Path(place))
-    return Lake(open_catalog(None, "prod", {"type": "rest", "uri": uri}), None, inline_uri)
-
-
 def kill_at(when: str, name: str) -> None:
     """Kill this process before or after the first call of a function."""
     owner, attribute = FUNCTIONS[name]
@@ -57,7 +53,43 @@ def kill_at(when: str, name: str) -> None:
     setattr(owner, attribute, killing)
 
 
+def serve() -> None:
+    """Fork for each request; says how the child ended."""
+    for line in sys.stdin:
+        place, name, table, number = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            try:
+                run_until(place, name, table, number)
+            finally:
+                os._exit(1)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        say(f"ended {status}")
+
+
+def run_until(place: str, name: str, table: str, number: int | None) -> None:
+    """Run a statement until the call of this number, and be killed there."""
+
+    def kill(call: Call) -> None:
+        if call.number == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with open_place(place) as lake, watching(Watch(before=kill)) as watch:
+        OPERATIONS[name].run(lake, table)
+    if number is None:
+        say(f"calls {len(watch.calls)}")
+    os._exit(0)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["serve"]:
+        serve()
+        sys.exit()
     place, operation, when, name = sys.argv[1:]
     with open_place(place) as lake:
         table = lake.table("t")

@@ -1,0 +1,145 @@
+"""A fault at every call to the database and to files: all or nothing, and the error says which."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from icefloe import Lake
+from icefloe.errors import CommitStateUnknownError, IcefloeError, StorageError, TableNotFoundError
+from support.inline_lakes import (
+    CASES,
+    OPERATIONS,
+    Operation,
+    everything,
+    open_place,
+    present_name,
+    row,
+    rows_of,
+)
+from support.pyiceberg_tables import later, make, open_lake
+from support.unreferenced_files import leftovers
+from support.watched_calls import Call, Watch, watching
+
+FAULTS = ["instead of the call", "after the call"]
+SAMPLE = 1  # calls of each statement, for each fault, in the default run
+
+
+@pytest.mark.requirement("L03", "L07", "X02", "X10")
+@pytest.mark.parametrize(("place", "name", "every"), CASES, indirect=["place"])
+def test_a_fault_at_any_call_leaves_all_or_nothing(place, name, every):
+    operation = OPERATIONS[name]
+    numbers = list(range(1, count_calls(place, operation) + 1))
+    for fault in FAULTS:
+        chosen = numbers if every else random.Random(f"{name} {fault}").sample(numbers, SAMPLE)
+        hits = [check_fault(place, operation, fault, number) for number in chosen]
+        assert any(hits) or not every
+
+
+def count_calls(place: str, operation: Operation) -> int:
+    """How many calls the operation makes, which it does."""
+    with open_place(place) as lake:
+        operation.make(lake, "shop.counted")
+    with open_place(place) as lake, watching(Watch()) as watch:
+        operation.run(lake, "shop.counted")
+    assert rows_of(place, operation, "shop.counted") == operation.after
+    return len(watch.calls)
+
+
+def check_fault(place: str, operation: Operation, fault: str, number: int) -> bool:
+    """Run the operation with a fault at one of its calls; False if it made fewer."""
+    name = f"shop.t{number}_{FAULTS.index(fault)}"
+    with open_place(place) as lake:
+        operation.make(lake, name)
+    hit: list[str] = []
+
+    def fail(call: Call) -> None:
+        if call.number == number:
+            hit.append(call.name)
+            call.fail()
+
+    with open_place(place) as lake:
+        watch = Watch(before=fail) if fault == FAULTS[0] else Watch(after=fail)
+        error = error_of(lake, operation, name, watch)
+        about = f"{number}: {hit} {error!r}"
+        found = rows_of(place, operation, name)
+        if not hit:
+            assert (error, found) == (None, operation.after)
+            return False
+        match error:
+            case None:
+                assert found == operation.after, about
+            case CommitStateUnknownError():
+                assert found in (operation.before, operation.after), about
+            case IcefloeError():
+                assert found == operation.before, about
+            case _:
+                raise AssertionError(about) from error
+        if found is not None and not isinstance(error, CommitStateUnknownError):
+            current = lake.table(present_name(place, operation, name))
+            orphans = leftovers(current)
+            if not hit[0].startswith("delete "):
+                assert orphans == set(), about
+        check_next_statement(lake, place, operation, name, about)
+    return True
+
+
+def error_of(lake: Lake, operation: Operation, name: str, watch: Watch) -> BaseException | None:
+    with watching(watch):
+        try:
+            operation.run(lake, name)
+        except Exception as error:  # noqa: BLE001 - judged by the caller
+            return error
+    return None
+
+
+def check_next_statement(
+    lake: Lake, place: str, operation: Operation, name: str, about: str
+) -> None:
+    """The lake that had the fault works, and the same statement is not in the way of others."""
+    present = present_name(place, operation, name)
+    if present is None:
+        with pytest.raises(TableNotFoundError):
+            lake.table(name).insert([row(9)])
+        operation.make(lake, name)
+        present, before = name, operation.before
+    else:
+        before = everything(lake.table(present))
+    table = lake.table(present)
+    if operation is OPERATIONS["switch on"] or operation is OPERATIONS["switch off"]:
+        table.set_properties({"icefloe.inline.enabled": True})
+    table.insert([row(9, "next")])
+    assert everything(table) == [*before, (9, "next")], about
+    table.flush()
+    assert everything(table) == [*before, (9, "next")], about
+    assert len(table.iceberg.scan().to_arrow()) == len(before) + 1, about
+    if name_of(operation) == "insert with a key":
+        operation.run(lake, name)
+        assert (4, "new") in everything(table), about
+        assert len(everything(table)) == len(OPERATIONS["insert"].after or []) + 1, about
+
+
+def name_of(operation: Operation) -> str:
+    return next(name for name, each in OPERATIONS.items() if each is operation)
+
+
+@pytest.mark.requirement("X10")
+def test_a_commit_that_fails_is_not_taken_for_one_that_landed(tmp_path):
+    """SQLAlchemy leaves the transaction open in its pool, where the next reader would see it."""
+    with open_lake(tmp_path) as lake:
+        table = make(lake, "t", 1, 2, 3)
+
+        def fail(call: Call) -> None:
+            if call.name == "COMMIT":
+                call.fail()
+
+        with watching(Watch(before=fail)):
+            with pytest.raises(CommitStateUnknownError):
+                table.expire_snapshots(older_than=later())
+            with pytest.raises(StorageError, match="Nothing was changed"):
+                table.set_properties({"p": "1"})
+            with pytest.raises(StorageError, match=r"drop default\.t.*Nothing was changed"):
+                lake.drop_table("t")
+        assert len(table.iceberg.metadata.snapshots) == 3
+        assert len(table.expire_snapshots(older_than=later()).snapshots_expired) == 2

@@ -1,0 +1,199 @@
+"""Lakes with inline rows that never start Spark, on every kind of database, and what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pytest
+
+from icefloe import Lake, Table
+from icefloe.inline.layout import TABLE
+from icefloe.inline.tier import PointerMovedError
+from icefloe.lake import open_catalog
+
+SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.string())])
+INLINE = {"icefloe.inline.enabled": "true"}
+NAME = "shop.t"
+Rows = list[tuple[int, str | None]]
+
+
+class SparkNeededError(AssertionError):
+    """A statement cannot do without Spark."""
+
+
+class NoSpark:
+    """A session that has settings, and of which nothing else can be asked."""
+
+    class conf:
+        @staticmethod
+        def get(_name: str, _default: object = None) -> str:
+            return "false"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise SparkNeededError(f"Spark was used: {name}")
+
+
+def open_place(place: str) -> Lake:
+    """The lake of a place.
+
+    A folder, a PostgreSQL catalog and its warehouse (`URI FOLDER`), or a REST catalog and the
+    database of its inline rows (`URI INLINE_URI`).
+    """
+    uri, _, beside = place.partition(" ")
+    if not beside:
+        lake = Lake(open_catalog(Path(place), None, {}))
+    elif uri.startswith("postgresql"):
+        lake = Lake(open_catalog(Path(beside), None, {"type": "sql", "uri": uri}))
+    else:
+        lake = Lake(open_catalog(None, "prod", {"type": "rest", "uri": uri}), None, beside)
+    lake._spark = NoSpark()  # type: ignore[assignment]
+    return lake
+
+
+def row(number: int, s: str | None = None) -> dict[str, Any]:
+    return {"id": number, "s": s}
+
+
+def everything(table: Table) -> Rows:
+    """The rows of both tiers, each read by itself: a row in both would be here twice."""
+    while True:
+        state = table._state()
+        try:
+            cut = table._lake.tier.cut(state)
+        except PointerMovedError:
+            continue
+        filed = table.iceberg.scan(snapshot_id=state.snapshot_id).to_arrow().to_pylist()
+        inline = [] if cut is None else cut.arrow().to_pylist()
+        return sorted((found["id"], found["s"]) for found in (*filed, *inline))
+
+
+def registered(lake: Lake) -> int:
+    """How many tables the store knows."""
+    with lake.tier.store.reading() as connection:
+        return len(connection.execute(TABLE.select()).all())
+
+
+def new_table(lake: Lake, name: str = NAME, **properties: str) -> Table:
+    """Row 1 in a file, rows 2 and 3 inline."""
+    table = lake.create_table(name, SCHEMA, properties={**INLINE, **properties})
+    table.insert([row(1, "a")])
+    table.flush()
+    table.insert([row(2, "b"), row(3)])
+    return table
+
+
+def _empty_table(lake: Lake, name: str) -> Table:
+    return lake.create_table(name, SCHEMA, properties=INLINE)
+
+
+def _switched_on_by_others(lake: Lake, name: str) -> None:
+    with lake.create_table(name, SCHEMA).iceberg.transaction() as transaction:
+        transaction.set_properties(INLINE)
+
+
+def _plain_table(lake: Lake, name: str) -> Table:
+    return lake.create_table(name, SCHEMA)
+
+
+ROWS: Rows = [(1, "a"), (2, "b"), (3, None)]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A statement and the rows of its table before and after it; None: there is no table."""
+
+    run: Callable[[Lake, str], object]
+    after: Rows | None
+    before: Rows = field(default_factory=list)
+    make: Callable[[Lake, str], object] = new_table
+
+    @classmethod
+    def on_rows(cls, run: Callable[[Lake, str], object], after: Rows | None) -> Operation:
+        return cls(run, after, ROWS)
+
+    def name_after(self, name: str) -> str:
+        """The name of the table once the statement is done."""
+        return f"{name}_renamed" if self is OPERATIONS["rename"] else name
+
+
+OPERATIONS: dict[str, Operation] = {
+    "insert": Operation.on_rows(
+        lambda lake, name: lake.table(name).insert([row(4, "new")]), [*ROWS, (4, "new")]
+    ),
+    "insert with a key": Operation.on_rows(
+        lambda lake, name: lake.table(name).insert([row(4, "new")], idempotency_key="k"),
+        [*ROWS, (4, "new")],
+    ),
+    "update": Operation.on_rows(
+        lambda lake, name: lake.table(name).update().set("s", "'new'").where("id > 1").execute(),
+        [(1, "a"), (2, "new"), (3, "new")],
+    ),
+    "delete": Operation.on_rows(
+        lambda lake, name: lake.table(name).delete().where("id = 2").execute(),
+        [(1, "a"), (3, None)],
+    ),
+    "flush": Operation.on_rows(lambda lake, name: lake.table(name).flush(), ROWS),
+    "truncate": Operation.on_rows(lambda lake, name: lake.table(name).truncate(), []),
+    "drop": Operation.on_rows(lambda lake, name: lake.drop_table(name), None),
+    "purge": Operation.on_rows(lambda lake, name: lake.drop_table(name, purge=True), None),
+    "rename": Operation.on_rows(
+        lambda lake, name: lake.rename_table(name, f"{name}_renamed"), ROWS
+    ),
+    "switch off": Operation.on_rows(
+        lambda lake, name: lake.table(name).set_properties({"icefloe.inline.enabled": False}), ROWS
+    ),
+    "first insert": Operation(
+        lambda lake, name: lake.table(name).insert([row(4, "new")]),
+        [(4, "new")],
+        make=_empty_table,
+    ),
+    "insert where another engine switched on": Operation(
+        lambda lake, name: lake.table(name).insert([row(4, "new")]),
+        [(4, "new")],
+        make=_switched_on_by_others,
+    ),
+    "switch on": Operation(
+        lambda lake, name: lake.table(name).set_properties(INLINE), [], make=_plain_table
+    ),
+}
+
+
+def present_name(place: str, operation: Operation, name: str) -> str | None:
+    """What the table is called now; None if it is gone."""
+    with open_place(place) as lake:
+        names = lake.tables("shop")
+    found = [each for each in (name, operation.name_after(name)) if each in names]
+    return found[0] if found else None
+
+
+def rows_of(place: str, operation: Operation, name: str) -> Rows | None:
+    """What another lake reads; None if the table is gone."""
+    present = present_name(place, operation, name)
+    if present is None:
+        return None
+    with open_place(place) as lake:
+        return everything(lake.table(present))
+
+
+def _cases() -> list[object]:
+    """Each statement on a database, at a few of its calls; at all of them in `make test-all`."""
+    return [
+        pytest.param(
+            database,
+            name,
+            every,
+            id=f"{database}-{name}{', every call' * every}",
+            marks=[pytest.mark.slow] if every else [],
+        )
+        for every in (False, True)
+        for number, name in enumerate(OPERATIONS)
+        for database in ("sqlite", "postgresql")
+        if every or database == "sqlite" or number % 3 == 0
+    ]
+
+
+CASES = _cases()
