@@ -126,7 +126,9 @@ def everything(table: Table) -> list[tuple[int, int]]:
             cut = table._lake.tier.cut(state)
         except PointerMovedError:
             continue
-        filed = table.iceberg.scan(snapshot_id=state.snapshot_id).to_arrow().to_pylist()
+        filed = []
+        if state.snapshot_id is not None:  # without an id, scan() reads what is current by then
+            filed = table.iceberg.scan(snapshot_id=state.snapshot_id).to_arrow().to_pylist()
         inline = [] if cut is None else cut.arrow().to_pylist()
         return sorted((found["id"], found["n"]) for found in (*filed, *inline))
 
