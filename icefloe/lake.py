@@ -40,8 +40,8 @@ from icefloe.errors import (
     TableNotFoundError,
     UnsupportedTableError,
 )
+from icefloe.inline.database import cause_of
 from icefloe.inline.layout import inline_columns
-from icefloe.inline.store import cause_of
 from icefloe.inline.tier import InlineTier
 from icefloe.maintenance.own_files import purge_table
 from icefloe.metadata.table_state import TableState, state_of

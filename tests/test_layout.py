@@ -79,8 +79,8 @@ def test_every_module_has_a_room():
 
 def test_the_house_has_few_modules():
     modules = [m for m in MODULES if m.name != "__init__.py"]
-    # 130 for what there was before the inline tier, which has a room and four commands of its own.
-    assert len(modules) <= 150
+    # 130 for what there was before the inline tier, which has a room and six commands of its own.
+    assert len(modules) <= 155
     assert len([m for m in modules if m.parent == PACKAGE]) <= 12
 
 

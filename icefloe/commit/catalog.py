@@ -45,7 +45,7 @@ from icefloe.errors import (
     TableNotFoundError,
     UnsupportedTableError,
 )
-from icefloe.inline.store import cause_of
+from icefloe.inline.database import cause_of
 from icefloe.metadata.table_state import (
     MetadataUpdates,
     TableState,

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from icefloe.errors import StorageError
+from icefloe.inline.database import CLOCKS
 from icefloe.inline.layout import (
     DELETE,
     FILE,
@@ -25,7 +26,7 @@ from icefloe.inline.layout import (
     STORE,
     InlineTable,
 )
-from icefloe.inline.store import CLOCKS, ChangeStamp, StoreConnection
+from icefloe.inline.store import ChangeStamp, StoreConnection
 
 _MOST_SKIPPED = 10_000_000  # numbers of changes: a database that misses more is not an older backup
 

@@ -20,28 +20,37 @@ import logging
 import os
 import sqlite3
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from threading import Event, Lock
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import sqlalchemy as sa
 from pyiceberg.catalog.sql import SqlCatalog
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from icefloe.errors import (
     CommitOutcomeUnknown,
-    SetupError,
     StatementError,
     StorageError,
     StoreBusyError,
     UnsupportedTableError,
+)
+from icefloe.inline import database as databases
+from icefloe.inline.database import (
+    BEGIN,
+    CLOCKS,
+    WriteLines,
+    cause_of,
+    checked_url,
+    is_busy,
+    is_full,
+    is_rolled_back,
+    new_engine,
 )
 from icefloe.inline.layout import FORMAT, METADATA, STORE, InlineTable
 from icefloe.redaction import register, scrub
@@ -50,17 +59,9 @@ AnyRows: TypeAlias = sa.CursorResult[*tuple[Any, ...]]
 
 _LOG = logging.getLogger(__name__)
 
-BUSY_SECONDS = 30  # how long a transaction waits for another one
-_BEGIN = "icefloe_begin"  # execution option: how SQLite transactions begin
 _LOCK_SPACE = 0x1CEF << 32  # of our advisory locks in a PostgreSQL database
 _STORE_LOCK = _LOCK_SPACE  # tables have ids from 1
 _URLS = "Use inline_uri='sqlite:///folder/inline.db' or 'postgresql://user:password@host/database'."
-
-# Milliseconds since 1970 by the clock of the database. Clocks of hosts are never compared.
-CLOCKS = {
-    "sqlite": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
-    "postgresql": "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class StoreConnection:
 
     def _lock(self, key: int, *, shared: bool = False) -> None:
         if self.is_postgresql:  # on SQLite a write transaction is alone
-            wait = sa.func.set_config("lock_timeout", f"{BUSY_SECONDS}s", True)
+            wait = sa.func.set_config("lock_timeout", f"{databases.BUSY_SECONDS}s", True)
             take = sa.func.pg_advisory_xact_lock_shared if shared else sa.func.pg_advisory_xact_lock
             lock = take(sa.cast(key, sa.BigInteger))
             self.execute(sa.select(wait, sa.cast(lock, sa.Text)))
@@ -135,7 +136,9 @@ class InlineStore:
     @classmethod
     def of_catalog(cls, catalog: SqlCatalog) -> InlineStore:
         """The store in the database of a catalog."""
-        return cls(_checked(catalog.engine.url, "Pass inline_uri= to connect(), or use append()."))
+        return cls(
+            checked_url(catalog.engine.url, "Pass inline_uri= to connect(), or use append().")
+        )
 
     @classmethod
     def of_uri(cls, uri: str) -> InlineStore:
@@ -145,7 +148,7 @@ class InlineStore:
             url = sa.make_url(uri)
         except ArgumentError:  # its message may have the text, and that a password
             raise StatementError(f"inline_uri= is not the URL of a database. {_URLS}") from None
-        return cls(_checked(url, _URLS))
+        return cls(checked_url(url, _URLS))
 
     @property
     def database(self) -> str:
@@ -158,7 +161,7 @@ class InlineStore:
         options = (
             {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
             if self._is_postgresql
-            else {_BEGIN: "BEGIN"}
+            else {BEGIN: "BEGIN"}
         )
         if not self._known and self._is_older(options):
             self.create()
@@ -221,7 +224,7 @@ class InlineStore:
 
     def _engine(self) -> sa.Engine:
         engine = self._engines.get(process := os.getpid())
-        return engine or self._engines.setdefault(process, _new_engine(self._url))
+        return engine or self._engines.setdefault(process, new_engine(self._url))
 
     def _check(self, connection: sa.Connection) -> bool:
         """Whether the tables exist, in a format that this version reads."""
@@ -262,7 +265,7 @@ class InlineStore:
         options = (
             {"isolation_level": "READ COMMITTED"}
             if self._is_postgresql
-            else {_BEGIN: "BEGIN IMMEDIATE"}
+            else {BEGIN: "BEGIN IMMEDIATE"}
         )
         with self._in_line(), self._connect(options) as connection:
             try:
@@ -288,8 +291,8 @@ class InlineStore:
         if self._is_postgresql:
             yield
             return
-        line = _Lines.of(self._path)
-        if not line.acquire(BUSY_SECONDS):
+        line = WriteLines.of(self._path)
+        if not line.acquire(databases.BUSY_SECONDS):
             raise self._busy()
         try:
             yield
@@ -298,7 +301,7 @@ class InlineStore:
 
     def _switch_to_wal(self) -> None:
         """Readers and writers do not wait for each other in this mode; the database keeps it."""
-        deadline = time.monotonic() + BUSY_SECONDS
+        deadline = time.monotonic() + databases.BUSY_SECONDS
         while True:
             try:
                 with self._translated():
@@ -342,167 +345,25 @@ class InlineStore:
             raise self._error(error) from error
 
     def _error(self, error: Exception) -> StorageError:
-        if isinstance(error, PoolTimeoutError) or _is_busy(error):
+        if isinstance(error, PoolTimeoutError) or is_busy(error):
             return self._busy()
         return StorageError(
             f"The database {self.database} failed: {cause_of(error)}. Nothing was changed."
-            + (" Make room, or write the inline rows to files: flush()." * _is_full(error))
+            + (" Make room, or write the inline rows to files: flush()." * is_full(error))
         )
 
     def _busy(self) -> StoreBusyError:
         return StoreBusyError(
-            f"The database {self.database} was locked by other transactions for {BUSY_SECONDS} s. "
-            "Nothing was changed. Run the statement again; for many writers use PostgreSQL."
+            f"The database {self.database} was locked by other transactions for "
+            f"{databases.BUSY_SECONDS} s. Nothing was changed. Run the statement again; for many "
+            "writers use PostgreSQL."
         )
 
     def _commit_error(self, error: Exception) -> StorageError | CommitOutcomeUnknown:
         scrub(error)
-        if _is_rolled_back(error):
+        if is_rolled_back(error):
             return self._error(error)
         return CommitOutcomeUnknown(
             f"The connection to {self.database} was lost during COMMIT: {cause_of(error)}. "
             "The transaction may have been committed or not."
         )
-
-
-def _checked(url: sa.URL, advice: str) -> sa.URL:
-    shown = url.render_as_string(hide_password=True)
-    backend = url.get_backend_name()
-    if backend not in CLOCKS:
-        raise UnsupportedTableError(
-            f"The inline tier needs SQLite or PostgreSQL, and {shown} is {backend}. {advice}"
-        )
-    if backend == "postgresql":
-        return url.set(drivername="postgresql+psycopg")  # the one driver whose values are tested
-    path = url.database or ":memory:"
-    in_memory = path == ":memory:" or (path.startswith("file:") and "memory" in str(url))
-    if in_memory:
-        raise UnsupportedTableError(
-            f"The inline tier needs a database in a file, and {shown} is in memory. {advice}"
-        )
-    return url
-
-
-def _new_engine(url: sa.URL) -> sa.Engine:
-    if url.get_backend_name() == "postgresql":
-        try:
-            return sa.create_engine(url, pool_pre_ping=True, hide_parameters=True)
-        except ModuleNotFoundError as error:
-            raise SetupError(
-                "Inline rows in PostgreSQL need psycopg: pip install 'icefloe[postgresql]'."
-            ) from error
-    engine = sa.create_engine(url, connect_args={"timeout": BUSY_SECONDS}, hide_parameters=True)
-    sa.event.listen(engine, "connect", _prepare_sqlite)
-    sa.event.listen(engine, "begin", _begin_sqlite)
-    return engine
-
-
-def _prepare_sqlite(connection: Any, _: object) -> None:
-    connection.isolation_level = None  # the driver begins none, before reads least of all
-    connection.execute("PRAGMA synchronous = FULL").close()
-
-
-def _begin_sqlite(connection: sa.Connection) -> None:
-    connection.exec_driver_sql(connection.get_execution_options().get(_BEGIN, "BEGIN"))
-
-
-# -------------------------------------------------------------------------------------------------
-# What an error of a driver means
-
-
-def cause_of(error: Exception) -> str:
-    """The first line of a driver's own text: others have statements and values."""
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    lines = str(cause).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(cause).__name__
-
-
-def _sqlite_code(error: Exception) -> int | None:
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    code = getattr(cause, "sqlite_errorcode", None)
-    return None if code is None else code & 0xFF  # without the detail of an extended code
-
-
-def _sql_state(error: Exception) -> str | None:
-    return getattr(getattr(error, "orig", None), "sqlstate", None)
-
-
-# PostgreSQL: a lock was not to be had, a deadlock, a serialization failure.
-_RETRIED_STATES = ("55P03", "40P01", "40001")
-
-
-def _is_busy(error: Exception) -> bool:
-    busy = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-    return _sqlite_code(error) in busy or _sql_state(error) in _RETRIED_STATES
-
-
-def _is_full(error: Exception) -> bool:
-    return _sqlite_code(error) == sqlite3.SQLITE_FULL or _sql_state(error) == "53100"
-
-
-def _is_rolled_back(error: Exception) -> bool:
-    """Whether the database refused a COMMIT; a lost connection says nothing of its outcome."""
-    if (state := _sql_state(error)) is not None:
-        return not state.startswith(("08", "57P"))
-    return _is_busy(error) or _is_full(error)
-
-
-# -------------------------------------------------------------------------------------------------
-# Threads that write to one SQLite database
-
-
-class _Line:
-    """A lock that threads get in the order in which they asked for it."""
-
-    def __init__(self) -> None:
-        self._guard = Lock()
-        self._held = False
-        self._waiting: deque[Event] = deque()
-
-    def acquire(self, seconds: float) -> bool:
-        with self._guard:
-            if not self._held:
-                self._held = True
-                return True
-            self._waiting.append(turn := Event())
-        try:
-            turn.wait(seconds)
-        except BaseException:
-            if self._leave(turn):
-                self.release()
-            raise
-        return self._leave(turn)
-
-    def release(self) -> None:
-        with self._guard:
-            if self._waiting:
-                self._waiting.popleft().set()
-            else:
-                self._held = False
-
-    def _leave(self, turn: Event) -> bool:
-        """Whether the lock was handed over; otherwise the thread waits no longer."""
-        with self._guard:
-            if not turn.is_set():
-                self._waiting.remove(turn)
-            return turn.is_set()
-
-
-class _Lines:
-    """The lines of this process by database."""
-
-    _guard = Lock()
-    _by_database: ClassVar[dict[str, _Line]] = {}
-
-    @classmethod
-    def of(cls, database: str) -> _Line:
-        with cls._guard:
-            return cls._by_database.setdefault(database, _Line())
-
-    @classmethod
-    def forget(cls) -> None:
-        """A fork has none of the threads that hold locks."""
-        cls._guard, cls._by_database = Lock(), {}
-
-
-os.register_at_fork(after_in_child=_Lines.forget)

@@ -164,7 +164,7 @@ def test_far_too_many_rows_are_flushed_before_more_are_inserted(lake, monkeypatc
 
 
 def test_a_database_that_is_locked_is_a_storage_error(table, monkeypatch):
-    monkeypatch.setattr("icefloe.inline.store.BUSY_SECONDS", 0.2)
+    monkeypatch.setattr("icefloe.inline.database.BUSY_SECONDS", 0.2)
     store = InlineStore.of_catalog(table._lake.catalog)
     with store.writing(), pytest.raises(StorageError, match="locked"):
         table.insert([row(4)])

@@ -19,7 +19,7 @@ from icefloe.errors import (
     StoreBusyError,
     UnsupportedTableError,
 )
-from icefloe.inline import store as store_module
+from icefloe.inline import database as databases
 from icefloe.inline.bookkeeping import next_stamp
 from icefloe.inline.layout import STORE, inline_columns
 from icefloe.inline.rows import count_rows, select_versions
@@ -244,7 +244,7 @@ def test_a_refused_commit_is_no_unknown_outcome(postgresql_store):
 
 
 def test_a_database_that_stays_locked(store, open_store, table, monkeypatch):
-    monkeypatch.setattr(store_module, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(databases, "BUSY_SECONDS", 0.2)
     other = open_store()
     with store.writing(lock=table), ThreadPoolExecutor(1) as pool:
         blocked = pool.submit(lambda: insert_locked(other, table))
@@ -261,7 +261,7 @@ def insert_locked(store, table):
 
 def test_a_process_that_keeps_the_database_locked(tmp_path, monkeypatch):
     """Another process is not in line with our threads: SQLite itself waits."""
-    monkeypatch.setattr(store_module, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(databases, "BUSY_SECONDS", 0.2)
     uri = f"sqlite:///{tmp_path / 'catalog.db'}"
     store = InlineStore.of_uri(uri)
     store.create()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlparse
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from icefloe import Lake, Table
 from icefloe.inline.layout import TABLE
 from icefloe.inline.tier import PointerMovedError
 from icefloe.lake import open_catalog
+from icefloe.metadata.table_state import TableState
 
 SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.string())])
 INLINE = {"icefloe.inline.enabled": "true"}
@@ -61,14 +65,29 @@ def row(number: int, s: str | None = None) -> dict[str, Any]:
 def everything(table: Table) -> Rows:
     """The rows of both tiers, each read by itself: a row in both would be here twice."""
     while True:
-        state = table._state()
         try:
+            state = table._lake.tier.with_deletes(table._state())
             cut = table._lake.tier.cut(state)
         except PointerMovedError:
             continue
-        filed = table.iceberg.scan(snapshot_id=state.snapshot_id).to_arrow().to_pylist()
-        inline = [] if cut is None else cut.arrow().to_pylist()
-        return sorted((found["id"], found["s"]) for found in (*filed, *inline))
+        filed = Counter(_as_rows(table.iceberg.scan(snapshot_id=state.snapshot_id).to_arrow()))
+        filed.subtract(_deleted_rows(state))
+        assert min(filed.values(), default=0) >= 0, "a row that is not there is deleted"
+        inline = [] if cut is None else _as_rows(cut.arrow())
+        return sorted([*filed.elements(), *inline])
+
+
+def _deleted_rows(state: TableState) -> Rows:
+    """The rows of files that are deleted in the database."""
+    deleted: Rows = []
+    for path, positions in state.deleted_inline.items():
+        rows = pq.read_table(urlparse(path).path, columns=SCHEMA.names)
+        deleted += _as_rows(rows.take(list(positions)))
+    return deleted
+
+
+def _as_rows(rows: pa.Table) -> Rows:
+    return [(found["id"], found["s"]) for found in rows.to_pylist()]
 
 
 def registered(lake: Lake) -> int:
@@ -83,6 +102,18 @@ def new_table(lake: Lake, name: str = NAME, **properties: str) -> Table:
     table.insert([row(1, "a")])
     table.flush()
     table.insert([row(2, "b"), row(3)])
+    return table
+
+
+def _table_of_files(lake: Lake, name: str) -> Table:
+    """Rows 1 and 2 and a deleted one in a file, row 2 of the file in a new version inline."""
+    table = lake.create_table(name, SCHEMA, properties=INLINE)
+    table.insert([row(1, "a"), row(2, "old"), row(3), row(5)])
+    table.flush()
+    table.delete().where("id = 5").execute()
+    table.update().set("s", "'b'").where("id = 2").execute()
+    assert table.inline is not None
+    assert table.inline.deletes == 2
     return table
 
 
@@ -135,6 +166,21 @@ OPERATIONS: dict[str, Operation] = {
     "delete": Operation.on_rows(
         lambda lake, name: lake.table(name).delete().where("id = 2").execute(),
         [(1, "a"), (3, None)],
+    ),
+    "update a row of a file": Operation(
+        lambda lake, name: lake.table(name).update().set("s", "'c'").where("id < 3").execute(),
+        [(1, "c"), (2, "c"), (3, None)],
+        ROWS,
+        _table_of_files,
+    ),
+    "delete a row of a file": Operation(
+        lambda lake, name: lake.table(name).delete().where("id IN (1, 2)").execute(),
+        [(3, None)],
+        ROWS,
+        _table_of_files,
+    ),
+    "flush deletes": Operation(
+        lambda lake, name: lake.table(name).flush(), ROWS, ROWS, _table_of_files
     ),
     "flush": Operation.on_rows(lambda lake, name: lake.table(name).flush(), ROWS),
     "truncate": Operation.on_rows(lambda lake, name: lake.table(name).truncate(), []),
