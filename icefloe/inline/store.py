@@ -51,6 +51,7 @@ AnyRows: TypeAlias = sa.CursorResult[*tuple[Any, ...]]
 _LOG = logging.getLogger(__name__)
 
 BUSY_SECONDS = 30  # how long a transaction waits for another one
+_NO_WAL = "%s stays in journal mode %s: readers and writers wait for each other."
 _BEGIN = "icefloe_begin"  # execution option: how SQLite transactions begin
 _LOCK_SPACE = 0x1CEF << 32  # of our advisory locks in a PostgreSQL database
 _STORE_LOCK = _LOCK_SPACE  # tables have ids from 1
@@ -191,13 +192,16 @@ class InlineStore:
             return
         if not self._is_postgresql:
             self._switch_to_wal()
-        with self._write_transaction() as connection:
-            StoreConnection(connection, installed=False).lock_store()
-            METADATA.create_all(connection)
-            if connection.execute(sa.select(STORE.c.format)).first() is None:
-                row = {"store_id": uuid4().hex, "format": FORMAT, "seq": 0}
-                connection.execute(STORE.insert(), row)
-            self._check_format(connection)
+        try:
+            with self._write_transaction() as connection:
+                StoreConnection(connection, installed=False).lock_store()
+                METADATA.create_all(connection)
+                if connection.execute(sa.select(STORE.c.format)).first() is None:
+                    row = {"store_id": uuid4().hex, "format": FORMAT, "seq": 0}
+                    connection.execute(STORE.insert(), row)
+                self._check_format(connection)
+        except CommitOutcomeUnknown as unknown:  # empty tables, if anything
+            raise StorageError(f"{unknown} Nothing was changed.") from unknown
         self._known = True
 
     def close(self) -> None:
@@ -299,11 +303,7 @@ class InlineStore:
                     raise
                 time.sleep(0.02)
         if mode != "wal":
-            _LOG.warning(
-                "%s stays in journal mode %s: readers and writers wait for each other.",
-                self.database,
-                mode,
-            )
+            _LOG.warning(_NO_WAL, self.database, mode)
 
     def _journal_mode(self) -> str:
         """Ask for WAL; returns the mode that the database then has."""
