@@ -103,7 +103,15 @@ def writers(
 
 
 @pytest.mark.requirement("L08", "L09", "L27")
-@pytest.mark.parametrize("rows", [10, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("place", "rows"),
+    [
+        ("sqlite", 10),
+        pytest.param("sqlite", 100, marks=pytest.mark.slow),
+        pytest.param("postgresql", 100, marks=pytest.mark.slow),
+    ],
+    indirect=["place"],
+)
 def test_ten_threads_insert_while_rows_are_flushed_in_the_background(lake, rows):
     limit = {"icefloe.inline.row-limit": str(rows)}
     table = lake.create_table("shop.t", SCHEMA, properties={**INLINE, **limit})
@@ -133,8 +141,18 @@ def test_ten_threads_insert_while_rows_are_flushed_in_the_background(lake, rows)
 
 
 @pytest.mark.requirement("L08", "L27")
-@pytest.mark.parametrize("enabled", [True, False], ids=["enabled", "all switch it on"])
-@pytest.mark.parametrize("rows", [4, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("place", "enabled", "rows"),
+    [
+        ("sqlite", False, 4),  # all of them switch the tier on
+        *(
+            pytest.param(database, enabled, 50, marks=pytest.mark.slow)
+            for database in ("sqlite", "postgresql")
+            for enabled in (False, True)
+        ),
+    ],
+    indirect=["place"],
+)
 def test_eight_processes_insert_at_once(place, lake, rows, enabled):
     properties = {"icefloe.inline.row-limit": "20", "commit.retry.num-retries": "20"}
     properties |= INLINE if enabled else {}
@@ -229,7 +247,7 @@ def test_a_table_is_renamed_while_rows_are_inserted(place, lake):
 
 
 @pytest.mark.requirement("L27", "X02")
-@pytest.mark.parametrize("purge", [False, True])
+@pytest.mark.parametrize("purge", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_table_is_dropped_while_rows_are_inserted(place, lake, purge):
     new_table(lake)
     with writers(place) as running:
