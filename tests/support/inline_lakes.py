@@ -28,10 +28,12 @@ class SparkNeededError(AssertionError):
 class NoSpark:
     """A session that has settings, and of which nothing else can be asked."""
 
-    class conf:
-        @staticmethod
-        def get(_name: str, _default: object = None) -> str:
-            return "false"
+    @property
+    def conf(self) -> NoSpark:
+        return self
+
+    def get(self, _name: str, _default: object = None) -> str:
+        return "false"
 
     def __getattr__(self, name: str) -> NoReturn:
         raise SparkNeededError(f"Spark was used: {name}")
