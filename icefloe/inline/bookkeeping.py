@@ -96,10 +96,14 @@ def _digest(key: str) -> bytes:
 def acquire_lease(
     connection: StoreConnection, table: InlineTable, owner: str, milliseconds: int
 ) -> bool:
-    """Take or renew the table's lease, unless another owner has it and it has not expired."""
+    """Take or renew the table's lease, unless another owner has it and it has not expired.
+
+    One that lasts for longer than a lease does is of before the clock was set back.
+    """
     until = connection.clock + milliseconds
     row = {"table_id": table.id, "owner": owner, "until": until}
-    free = sa.or_(LEASE.c.owner == owner, LEASE.c.until <= connection.clock)
+    expired = sa.or_(LEASE.c.until <= connection.clock, LEASE.c.until > until)
+    free = sa.or_(LEASE.c.owner == owner, expired)
     taken = (
         upsert(connection, LEASE)
         .values(row)

@@ -59,6 +59,7 @@ AnyRows: TypeAlias = sa.CursorResult[*tuple[Any, ...]]
 
 _LOG = logging.getLogger(__name__)
 
+_NO_WAL = "%s stays in journal mode %s: readers and writers wait for each other."
 _LOCK_SPACE = 0x1CEF << 32  # of our advisory locks in a PostgreSQL database
 _STORE_LOCK = _LOCK_SPACE  # tables have ids from 1
 _URLS = "Use inline_uri='sqlite:///folder/inline.db' or 'postgresql://user:password@host/database'."
@@ -196,14 +197,18 @@ class InlineStore:
             return
         if not self._is_postgresql:
             self._switch_to_wal()
-        with self._write_transaction() as connection:
-            StoreConnection(connection, installed=False).lock_store()
-            METADATA.create_all(connection)
-            if connection.execute(sa.select(STORE.c.format)).first() is None:
-                row = {"store_id": uuid4().hex, "format": FORMAT, "seq": 0}
-                connection.execute(STORE.insert(), row)
-            self._check_format(connection)
-            connection.execute(STORE.update().where(STORE.c.format < FORMAT).values(format=FORMAT))
+        try:
+            with self._write_transaction() as connection:
+                StoreConnection(connection, installed=False).lock_store()
+                METADATA.create_all(connection)
+                if connection.execute(sa.select(STORE.c.format)).first() is None:
+                    row = {"store_id": uuid4().hex, "format": FORMAT, "seq": 0}
+                    connection.execute(STORE.insert(), row)
+                self._check_format(connection)
+                older = STORE.c.format < FORMAT
+                connection.execute(STORE.update().where(older).values(format=FORMAT))
+        except CommitOutcomeUnknown as unknown:  # empty tables, if anything
+            raise StorageError(f"{unknown} Nothing was changed.") from unknown
         self._known = True
 
     def close(self) -> None:
@@ -312,11 +317,7 @@ class InlineStore:
                     raise
                 time.sleep(0.02)
         if mode != "wal":
-            _LOG.warning(
-                "%s stays in journal mode %s: readers and writers wait for each other.",
-                self.database,
-                mode,
-            )
+            _LOG.warning(_NO_WAL, self.database, mode)
 
     def _journal_mode(self) -> str:
         """Ask for WAL; returns the mode that the database then has."""

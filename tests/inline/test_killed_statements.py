@@ -14,10 +14,10 @@ import pytest
 from icefloe import Lake
 from icefloe.errors import StorageError
 from support.inline_lakes import (
-    CASES,
     OPERATIONS,
     ROWS,
     Operation,
+    cases,
     everything,
     new_table,
     present_name,
@@ -63,7 +63,7 @@ def run_statement() -> Iterator[Run]:
 
 
 @pytest.mark.requirement("L03", "L07", "X02")
-@pytest.mark.parametrize(("place", "name", "every"), CASES, indirect=["place"])
+@pytest.mark.parametrize(("place", "name", "every"), cases(1), indirect=["place"])
 def test_a_killed_statement_leaves_all_or_nothing(place, run_statement, name, every):
     operation = OPERATIONS[name]
     with open_lake_at(place) as lake:

@@ -1,0 +1,342 @@
+"""Many threads and processes insert while the table is flushed, changed, renamed, dropped."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.types import StringType
+
+from icefloe import Lake, Table
+from icefloe.commands import inline_rows
+from icefloe.errors import ConflictError, StatementError, TableNotFoundError
+from icefloe.inline.rows import insert_rows
+from support.inline_lakes import (
+    INLINE,
+    SCHEMA,
+    everything,
+    new_table,
+    open_place,
+    registered,
+    row,
+)
+
+PROGRAM = Path(__file__).parent / "inserting_processes.py"
+
+
+@pytest.fixture
+def lake(place: str) -> Iterator[Lake]:
+    with open_place(place) as opened:
+        yield opened
+
+
+def ids(table: Table) -> list[int]:
+    return [number for number, _ in everything(table)]
+
+
+class Writers:
+    """Threads with lakes of their own that insert rows, each with an id that no other has."""
+
+    def __init__(
+        self, place: str, count: int, insert: Callable[[Table, int], object], name: str
+    ) -> None:
+        self.done: list[int] = []
+        self.stopped: list[BaseException] = []
+        self._place, self._insert, self._name = place, insert, name
+        self._ready, self._over = threading.Barrier(count), threading.Event()
+        self._more = threading.Condition()
+
+    def run(self, writer: int) -> None:
+        with open_place(self._place) as lake:
+            table, number = lake.table(self._name), writer * 10_000
+            self._ready.wait(60)
+            while not self._over.is_set():
+                try:
+                    self._insert(table, number)
+                except Exception as error:  # noqa: BLE001 - judged by the test
+                    self.stopped.append(error)
+                    break
+                with self._more:
+                    self.done.append(number)
+                    self._more.notify_all()
+                number += 1
+
+    def wait_for(self, more: int) -> None:
+        """Let so many further inserts finish."""
+        with self._more:
+            target = len(self.done) + more
+            assert self._more.wait_for(lambda: len(self.done) >= target or self.stopped, 120)
+
+    def end(self) -> None:
+        self._over.set()
+
+
+@contextmanager
+def writers(
+    place: str,
+    count: int = 4,
+    insert: Callable[[Table, int], object] = lambda table, number: table.insert([row(number)]),
+    name: str = "shop.t",
+) -> Iterator[Writers]:
+    """Writers, which have come to an end after the block."""
+    running = Writers(place, count, insert, name)
+    threads = [threading.Thread(target=running.run, args=(n,)) for n in range(1, count + 1)]
+    for thread in threads:
+        thread.start()
+    try:
+        running.wait_for(count)
+        yield running
+    finally:
+        running.end()
+        for thread in threads:
+            thread.join(120)
+
+
+# -------------------------------------------------------------------------------------------------
+# Inserts and flushes
+
+
+@pytest.mark.requirement("L08", "L09", "L27")
+@pytest.mark.parametrize(
+    ("place", "rows"),
+    [
+        ("sqlite", 10),
+        pytest.param("sqlite", 100, marks=pytest.mark.slow),
+        pytest.param("postgresql", 100, marks=pytest.mark.slow),
+    ],
+    indirect=["place"],
+)
+def test_ten_threads_insert_while_rows_are_flushed_in_the_background(lake, rows):
+    limit = {"icefloe.inline.row-limit": str(rows)}
+    table = lake.create_table("shop.t", SCHEMA, properties={**INLINE, **limit})
+    errors: list[BaseException] = []
+
+    def write(thread: int) -> None:
+        try:
+            own = lake.table("shop.t")
+            for number in range(rows):
+                own.insert([row(thread * rows + number)])
+        except BaseException as error:  # noqa: BLE001 - shown by the assertion
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(10)]
+    for thread in threads:
+        thread.start()
+    seen = 0
+    while any(thread.is_alive() for thread in threads):
+        found = ids(table)
+        assert len(set(found)) == len(found) >= seen
+        seen = len(found)
+    assert errors == []
+    assert ids(table) == list(range(10 * rows))
+    table.flush()
+    assert (ids(table), table.inline.rows) == (list(range(10 * rows)), 0)
+    assert len(table.iceberg.scan().to_arrow()) == 10 * rows
+
+
+@pytest.mark.requirement("L08", "L27")
+@pytest.mark.parametrize(
+    ("place", "enabled", "rows"),
+    [
+        ("sqlite", False, 4),  # all of them switch the tier on
+        *(
+            pytest.param(database, enabled, 50, marks=pytest.mark.slow)
+            for database in ("sqlite", "postgresql")
+            for enabled in (False, True)
+        ),
+    ],
+    indirect=["place"],
+)
+def test_eight_processes_insert_at_once(place, lake, rows, enabled):
+    properties = {"icefloe.inline.row-limit": "20", "commit.retry.num-retries": "20"}
+    properties |= INLINE if enabled else {}
+    table = lake.create_table("shop.t", SCHEMA, properties=properties)
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), place, "shop.t", "8", str(rows)],
+        env={"PYTHONPATH": f"{PROGRAM.parents[1]}:{PROGRAM.parents[2]}", "PATH": ""},
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    assert (ids(table), registered(lake)) == (list(range(8 * rows)), 1)
+    table.flush()
+    assert len(table.iceberg.scan().to_arrow()) == 8 * rows
+
+
+# -------------------------------------------------------------------------------------------------
+# Columns and partitions
+
+
+def insert_as_it_is(table: Table, number: int) -> None:
+    """Insert a row with the columns that the table has; it may have others a moment later."""
+    while True:
+        names = [field.name for field in table.iceberg.schema().fields]
+        try:
+            table.insert([{**dict.fromkeys(names), "id": number}])
+        except StatementError:
+            continue
+        return
+
+
+def evolve(change: Callable[[], object]) -> None:
+    """A change of the table, which another one may come before."""
+    for _ in range(50):
+        try:
+            change()
+        except ConflictError:
+            continue
+        return
+    raise AssertionError("always another writer was faster")
+
+
+@pytest.mark.requirement("L27", "U10")
+def test_columns_and_partitions_evolve_while_rows_are_inserted_and_flushed(place, lake):
+    table = lake.create_table("shop.t", SCHEMA, properties=INLINE)
+
+    def add_column() -> None:
+        with table.iceberg.update_schema() as update:
+            update.add_column("extra", StringType())
+
+    with writers(place, insert=insert_as_it_is) as running:
+        for change in (
+            add_column,
+            lambda: table.rename_column("s", "text"),
+            lambda: table.evolve_partitions("bucket(2, id)"),
+            lambda: table.drop_column("text"),
+            lambda: table.evolve_partitions("truncate(10, id)"),
+            lambda: table.drop_column("extra"),
+            add_column,
+        ):
+            evolve(change)
+            running.wait_for(4)
+            table.flush()
+            running.wait_for(4)
+    assert running.stopped == []
+    cut = table._lake.tier.cut(table._state())
+    inline = cut.arrow().to_pylist()
+    filed = table.iceberg.scan().to_arrow().to_pylist()
+    assert sorted(each["id"] for each in (*inline, *filed)) == sorted(running.done)
+    assert {each["extra"] for each in (*inline, *filed)} == {None}
+    table.flush()
+    flushed = table.iceberg.scan().to_arrow()
+    assert sorted(flushed["id"].to_pylist()) == sorted(running.done)
+
+
+# -------------------------------------------------------------------------------------------------
+# Rename, drop, switch off
+
+
+@pytest.mark.requirement("L27", "X02")
+def test_a_table_is_renamed_while_rows_are_inserted(place, lake):
+    new_table(lake)
+    with writers(place) as running:
+        lake.rename_table("shop.t", "shop.u")
+    assert {type(error) for error in running.stopped} == {TableNotFoundError}
+    renamed = lake.table("shop.u")
+    assert ids(renamed) == [1, 2, 3, *sorted(running.done)]
+    renamed.insert([row(4)])
+    renamed.flush()
+    assert len(renamed.iceberg.scan().to_arrow()) == 4 + len(running.done)
+
+
+@pytest.mark.requirement("L27", "X02")
+@pytest.mark.parametrize("purge", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_table_is_dropped_while_rows_are_inserted(place, lake, purge):
+    new_table(lake)
+    with writers(place) as running:
+        lake.drop_table("shop.t", purge=purge)
+    assert [type(error) for error in running.stopped] == [TableNotFoundError] * 4
+    assert (lake.tables("shop"), registered(lake)) == ([], 0)
+    assert ids(new_table(lake)) == [1, 2, 3]
+
+
+@pytest.mark.requirement("L27", "X02")
+def test_a_table_is_dropped_and_created_again_while_rows_are_inserted(place, lake):
+    new_table(lake)
+
+    def insert(table: Table, number: int) -> None:
+        while True:
+            try:
+                table.insert([row(number)])
+            except TableNotFoundError:
+                continue
+            return
+
+    with writers(place, insert=insert) as running:
+        lake.drop_table("shop.t")
+        before = set(running.done)
+        again = lake.create_table("shop.t", SCHEMA, properties=INLINE)
+        running.wait_for(8)
+    assert running.stopped == []
+    found = ids(again)
+    assert len(set(found)) == len(found)
+    # Up to four inserts may have been noted after the drop and done before it.
+    assert set(running.done) - before >= set(found) - before
+    assert len(set(running.done) - before - set(found)) <= 4
+    assert registered(lake) == 1
+
+
+def test_a_table_is_dropped_and_created_again_during_one_insert(place, lake, monkeypatch):
+    """On PostgreSQL also between the check of the pointer and the rows."""
+    table = new_table(lake)
+    is_postgresql = "postgresql" in place
+    target = "insert_rows" if is_postgresql else "encode_rows"
+    function, pending = getattr(inline_rows, target), [True]
+
+    def late(*arguments: Any) -> Any:
+        if pending:
+            pending.clear()
+            with open_place(place) as other:
+                other.drop_table("shop.t")
+                other.create_table("shop.t", SCHEMA, properties=INLINE)
+        return function(*arguments)
+
+    monkeypatch.setattr(inline_rows, target, late)
+    if is_postgresql:
+        with pytest.raises(TableNotFoundError, match=r"was dropped\. Nothing was changed"):
+            table.insert([row(4)])
+    else:
+        table.insert([row(4)])  # no part of it was done: it is an insert into the new table
+    expected = [] if is_postgresql else [4]
+    assert ids(table) == expected
+    table.insert([row(5)])
+    assert ids(table) == [*expected, 5]
+    assert target != "insert_rows" or function is insert_rows
+
+
+@pytest.mark.requirement("L27", "X02")
+def test_the_tier_is_switched_off_and_on_while_rows_are_inserted(place, lake):
+    table = new_table(lake)
+
+    modes = set()
+
+    def insert(table: Table, number: int) -> None:
+        """Append the row, if the tier is off."""
+        while True:
+            try:
+                modes.add(table.insert([row(number)]).mode)
+            except ConflictError:
+                continue
+            return
+
+    with writers(place, insert=insert) as running:
+        for _ in range(3):
+            evolve(lambda: table.set_properties({"icefloe.inline.enabled": False}))
+            filed = table.iceberg.scan().to_arrow()["id"].to_pylist()
+            late = set(running.done) - set(filed)
+            assert late <= set(ids(table))
+            running.wait_for(4)
+            evolve(lambda: table.set_properties(INLINE))
+            running.wait_for(8)
+    assert (running.stopped, modes) == ([], {"inline", None})
+    assert ids(table) == sorted([1, 2, 3, *running.done])
+    table.set_properties({"icefloe.inline.enabled": False})
+    assert table.inline.rows == 0
+    assert len(table.iceberg.scan().to_arrow()) == 3 + len(running.done)
