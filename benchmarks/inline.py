@@ -42,6 +42,7 @@ def main() -> None:
         with icefloe.connect(Path(folder) / "lake", **where) as lake:
             inserts(lake)
             reads_and_changes(lake, arguments.rows)
+            rows_of_files(lake)
             flushes(lake, arguments.rows)
 
 
@@ -123,6 +124,23 @@ def reads_and_changes(lake: Lake, count: int) -> None:
         "UPDATE of one inline row by key",
         timed(20, lambda: full.update().set("n", "5").where(f"id = {next(numbers)}").execute()),
     )
+
+
+def rows_of_files(lake: Lake) -> None:
+    """One row of a file of 100,000: as a transaction of the database, and as a commit."""
+    for name, inline in (("in the database", "true"), ("as a commit", "false")):
+        properties = {**INLINE, "icefloe.inline.deletes": inline}
+        table = lake.create_table(f"b.files_{inline}", SCHEMA, properties=properties)
+        table.append(rows_from(0, MANY))
+        numbers = iter(range(0, MANY, 97))
+        for statement, run in (
+            ("DELETE", lambda key: table.delete().where(f"id = {key}").execute()),
+            ("UPDATE", lambda key: table.update().set("n", "5").where(f"id = {key}").execute()),
+        ):
+            run(next(numbers))
+            work = timed(10, lambda run=run, numbers=numbers: run(next(numbers)))
+            show(f"{statement} of one row of a file by key, {name}", work)
+        show(f"flush of these, {name}", timed(1, table.flush))
 
 
 def flushes(lake: Lake, count: int) -> None:

@@ -213,22 +213,25 @@ def _deletes_of_copied_rows(
 ) -> tuple[str, ...]:
     """Delete files that name rows which this statement copied into new files.
 
-    A rewritten file passes on all its rows, an update in merge-on-read only the updated ones.
+    A rewritten file passes on all its rows, an update in merge-on-read only the updated ones. Rows
+    that are deleted inline count as well: two writers that delete the same one conflict.
     Position deletes are read, so that deletes of other rows do not count.
     """
     if not window.added_deletes:
         return ()
     rewritten = changes.removed_data if changes.added_data else ()
-    if not (rewritten or changes.replaced_rows):
+    replaced = {path: rows.positions for path, rows in changes.inline.deleted.items()}
+    replaced |= changes.replaced_rows
+    if not (rewritten or replaced):
         return ()
     positional = [d for d in window.added_deletes if not d.is_equality_delete]
     contents = read_deletes(positional)
-    whole = {file.path for file in rewritten} - set(changes.replaced_rows)
+    whole = {file.path for file in rewritten} - set(replaced)
     by_position = [
         delete.path
         for delete in positional
         if any(
-            path in whole or (path in changes.replaced_rows and changes.replaced_rows[path] & rows)
+            path in whole or (path in replaced and replaced[path] & rows)
             for path, rows in contents[delete.path].items()
         )
     ]
@@ -242,7 +245,7 @@ def _deletes_of_copied_rows(
         if delete.is_equality_delete
         and (
             delete.spec_id in unpartitioned_specs
-            or bool(changes.replaced_rows)
+            or bool(replaced)
             or delete.partition_key in partitions
         )
     ]

@@ -57,6 +57,8 @@ class InlineDeleteChanges:
         added = _without(now, read.positions if read is not None else {})
         if _common(self.changes.replaced_rows, added) or self._rewritten() & set(added):
             return "another writer deleted rows that this statement carries forward"
+        if {file.path for file in self.changes.removed_data} & set(added):
+            return "another writer changed rows of files that this statement removes"
         if self.check.isolation is not Isolation.SERIALIZABLE:
             return None
         if self.check.reads_other_rows and added:

@@ -70,3 +70,32 @@ def test_inserts_and_flushes_while_the_reference_appends_and_compacts(both: Make
     assert failures == []
     t.ours.flush()
     assert ids(t) == [*range(60), *range(100, 104)]
+
+
+@pytest.mark.requirement("L20", "X05", "X06")
+@pytest.mark.parametrize("partition_by", [(), ("region",)], ids=["unpartitioned", "partitioned"])
+def test_rows_deleted_inline_stay_deleted_whatever_the_reference_rewrites(
+    both: MakeBoth, partition_by: tuple[str, ...]
+) -> None:
+    t = both(NUMBERS).made_by_us(partition_by, **INLINE)
+    t.reference_mode("copy-on-write")
+    t.sql("INSERT INTO {t} VALUES (1, 'eu', 1), (2, 'us', 2), (2, 'us', 2), (3, NULL, NULL)")
+    t.sql("INSERT INTO {t} VALUES (4, 'eu', 4), (5, 'us', 5), (6, 'us', 6), (7, NULL, 7)")
+    assert t.ours.delete().where("id IN (2, 3) OR n = 1").execute().rows_deleted == 4
+    t.ours.update().set("n", "n + 40").where("id = 4").execute()
+    assert t.ours.inline is not None
+    left = {4: 44, 5: 5, 6: 6, 7: 7}
+    deletes = t.ours.inline.deletes
+    assert ours(t) == left
+    t.call("rewrite_data_files", "options => map('rewrite-all', 'true')")
+    assert (ours(t), t.ours.inline.deletes) == (left, deletes)
+    t.sql("UPDATE {t} SET n = 50 WHERE id = 5")
+    t.sql("DELETE FROM {t} WHERE id = 7")
+    left = {4: 44, 5: 50, 6: 6}
+    assert ours(t) == left
+    t.ours.flush()
+    assert (ours(t), ids(t)) == (left, [4, 5, 6])
+
+
+def ours(both: Both) -> dict[int, int]:
+    return {row.id: row.n for row in both.ours.scan().collect()}

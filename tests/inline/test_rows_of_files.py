@@ -301,6 +301,41 @@ def test_a_compaction_beside_an_inlined_delete(filed, lake, other):
     assert ids(table) == [None, 3, 4, 5, 6, 8]
 
 
+@pytest.mark.requirement("U13")
+def test_a_row_deleted_inline_and_flushed_is_not_deleted_again(filed, lake, other):
+    table = filed()
+    theirs = other.table("t0")
+
+    def delete_and_flush() -> None:
+        assert theirs.delete().where("id = 1").execute().rows_deleted == 1
+        theirs.flush()
+
+    once_before_publish(lake, delete_and_flush)
+    delete = table.delete().where("id IN (1, 3)")
+    assert delete.execute().rows_deleted == 1  # a flush makes the statement run again
+
+    def delete_in_files() -> None:
+        theirs.set_properties({"icefloe.inline.deletes": "false"})
+        assert theirs.delete().where("id = 4").execute().delete_files_added == 1
+        theirs.set_properties({"icefloe.inline.deletes": "true"})
+
+    once_before_publish(lake, delete_in_files)
+    with pytest.raises(ConflictError, match="carries forward"):
+        table.delete().where("id = 4 OR id = 5").execute()
+    assert ids(table) == [None, 2, 5, 6]
+
+
+@pytest.mark.requirement("U13")
+def test_a_row_deleted_inline_of_a_file_that_a_statement_removes(filed, lake, other):
+    table = filed(partition_by=("region",))
+    theirs = other.table("t0")
+    once_before_publish(lake, lambda: theirs.delete().where("id = 4").execute())
+    with pytest.raises(ConflictError, match="files that this statement removes"):
+        table.delete().where("region = 'eu'").execute()
+    assert table.delete().where("region = 'eu'").execute().rows_deleted == 2
+    assert (ids(table), facts(table)) == ([1, 3, 5, 6], (1, 0))
+
+
 def test_a_merge_whose_matched_row_is_deleted_inline_is_a_conflict(filed, lake, other, mode):
     table = filed()
     theirs = other.table("t0")
