@@ -132,15 +132,19 @@ def rows_of_files(lake: Lake) -> None:
         properties = {**INLINE, "icefloe.inline.deletes": inline}
         table = lake.create_table(f"b.files_{inline}", SCHEMA, properties=properties)
         table.append(rows_from(0, MANY))
-        numbers = iter(range(0, MANY, 97))
-        for statement, run in (
-            ("DELETE", lambda key: table.delete().where(f"id = {key}").execute()),
-            ("UPDATE", lambda key: table.update().set("n", "5").where(f"id = {key}").execute()),
-        ):
-            run(next(numbers))
-            work = timed(10, lambda run=run, numbers=numbers: run(next(numbers)))
-            show(f"{statement} of one row of a file by key, {name}", work)
-        show(f"flush of these, {name}", timed(1, table.flush))
+        change_rows_of(table, name)
+
+
+def change_rows_of(table: Table, how: str) -> None:
+    keys = iter(range(0, MANY, 97))
+    statements: dict[str, Work] = {
+        "DELETE": lambda: table.delete().where(f"id = {next(keys)}").execute(),
+        "UPDATE": lambda: table.update().set("n", "5").where(f"id = {next(keys)}").execute(),
+    }
+    for name, run in statements.items():
+        run()
+        show(f"{name} of one row of a file by key, {how}", timed(10, run))
+    show(f"flush of these, {how}", timed(1, table.flush))
 
 
 def flushes(lake: Lake, count: int) -> None:
