@@ -219,7 +219,7 @@ def test_workers_without_pyarrow_are_reported_and_the_table_is_unchanged(tmp_pat
         before = table.snapshot_id
         for mode in ("merge-on-read", "copy-on-write"):
             for statement in (
-                lambda: table.append([{"id": 3, "n": 0}]),
+                lambda: table.append(spark.sql("SELECT 3L AS id, 0 AS n")),
                 table.update().set("n", "n + 1").with_options(mode=mode).execute,
                 table.delete().where("id = 1").with_options(mode=mode).execute,
             ):
@@ -263,7 +263,7 @@ def test_a_jvm_that_exits_in_a_statement_is_reported_and_the_table_is_unchanged(
         for statement in (
             table.upsert(rows, on=["id"]).execute,
             table.delete().where("id = 1").execute,
-            lambda: table.append([{"id": 2}]),
+            lambda: table.append([{"id": 2}] * 20_000),  # more than the driver writes itself
         ):
             try:
                 statement()
