@@ -128,7 +128,7 @@ def test_inline_rows_in_postgresql(open_lake, mode):
     other.insert([{"id": 6, "region": None, "n": None, "extra": "x"}])
     source = [{"id": i, "region": "me", "n": 0, "extra": None} for i in (1, 6, 7)]
     assert table.upsert(source, ["id"]).execute().clauses == (2, 1)
-    assert (rows(table, "id"), table.inline.rows) == ([(1,), (3,), (5,), (6,), (7,)], 0)
+    assert (rows(table, "id"), table.inline.rows) == ([(1,), (3,), (5,), (6,), (7,)], 3)
     table.insert([{"id": 8, "region": None, "n": 1, "extra": None}])
     assert table.truncate().rows_deleted == 6
     assert rows(table) == []

@@ -110,7 +110,7 @@ class Operation:
 
     run: Callable[[Lake, str], object]
     after: Rows | None
-    before: Rows = field(default_factory=list)
+    before: Rows | None = field(default_factory=list)
     make: Callable[[Lake, str], object] = new_table
 
     @classmethod
@@ -157,6 +157,12 @@ OPERATIONS: dict[str, Operation] = {
         lambda lake, name: lake.table(name).insert([row(4, "new")]),
         [(4, "new")],
         make=_switched_on_by_others,
+    ),
+    "create": Operation(
+        lambda lake, name: lake.create_table(name, SCHEMA, properties=INLINE),
+        [],
+        before=None,
+        make=lambda lake, name: lake.create_namespace(name.partition(".")[0]),
     ),
     "switch on": Operation(
         lambda lake, name: lake.table(name).set_properties(INLINE), [], make=_plain_table
