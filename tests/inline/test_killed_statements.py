@@ -1,4 +1,4 @@
-"""A process that is killed before any call of a statement leaves all or nothing (scenario 56)."""
+"""A process that is killed before any call of a statement leaves all or nothing."""
 
 from __future__ import annotations
 

@@ -68,7 +68,9 @@ def everything(table: Table) -> Rows:
             cut = table._lake.tier.cut(state)
         except PointerMovedError:
             continue
-        filed = table.iceberg.scan(snapshot_id=state.snapshot_id).to_arrow().to_pylist()
+        filed = []
+        if state.snapshot_id is not None:  # there may be one by now
+            filed = table.iceberg.scan(snapshot_id=state.snapshot_id).to_arrow().to_pylist()
         inline = [] if cut is None else cut.arrow().to_pylist()
         return sorted((found["id"], found["s"]) for found in (*filed, *inline))
 
