@@ -224,14 +224,19 @@ class Lake:
             inline_columns(iceberg_schema)  # refuses types that the inline tier cannot store
             stored[INLINE_STORE] = self._tier.store_id()
         self.create_namespace(full.rpartition(".")[0])
+
+        def has_landed() -> bool | None:
+            return None if self._catalog.table_exists(full) else False  # another one's, perhaps
+
         try:
-            self._catalog.create_table(
-                full,
-                iceberg_schema,
-                partition_spec=spec,
-                sort_order=order,
-                properties={**stored, "format-version": str(format_version)},
-            )
+            with changing_catalog(self._catalog, f"create {full}", has_landed):
+                self._catalog.create_table(
+                    full,
+                    iceberg_schema,
+                    partition_spec=spec,
+                    sort_order=order,
+                    properties={**stored, "format-version": str(format_version)},
+                )
         except TableAlreadyExistsError as existing:
             if not if_not_exists:
                 raise TableExistsError(

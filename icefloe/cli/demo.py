@@ -19,6 +19,7 @@ from icefloe.cli.records import Records, of_dicts
 from icefloe.cli.shell import Shell
 from icefloe.errors import IcefloeError, StatementError
 from icefloe.results import DmlResult
+from icefloe.table import Table
 
 TABLE = "shop.orders"
 _MARKER = ".icefloe-demo"  # the demo deletes only folders that contain this file
@@ -97,8 +98,17 @@ class _Tour:
             "SELECT page, count(*) AS clicks FROM shop.clicks GROUP BY page ORDER BY page LIMIT 3"
         )
         self._run_shown("UPDATE shop.clicks SET n = n + 1 WHERE id = 7")
+        self._flush(clicks)
+        _print_text(
+            "Rows of files can be changed in the database, too, if they are few: the next flush "
+            "writes the delete file."
+        )
+        self._run_shown("DELETE FROM shop.clicks WHERE id = 8")
+        self._flush(clicks)
+
+    def _flush(self, table: Table) -> None:
         _print_text("In Python: clicks.flush()")
-        flushed = self.shell.worker.run(lambda _progress: clicks.flush())
+        flushed = self.shell.worker.run(lambda _progress: table.flush())
         self.costs.append(_cost(flushed))
         self.shell.write(flushed)
 

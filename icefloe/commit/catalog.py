@@ -153,7 +153,7 @@ def changing_catalog(
         if landed:
             return
         cause = f"The catalog failed to {what}: {cause_of(error)}."
-        if _was_refused(error) or (landed is False and _is_over(error)):
+        if _is_of_change(error) or (landed is False and _is_over(error)):
             raise StorageError(f"{cause} Nothing was changed.") from error
         raise CommitStateUnknownError(
             f"{cause} It may have done so. Look before running it again."
@@ -211,16 +211,19 @@ def _roll_back(catalog: Catalog) -> None:
         connection.rollback()
 
 
-def _was_refused(error: Exception) -> bool:
-    """Whether a statement before COMMIT failed: the database then rolls the transaction back."""
-    return isinstance(error, DBAPIError) and error.statement is not None
+def _is_of_change(error: Exception) -> bool:
+    """Whether the statement failed that makes the change, so that the database rolls it back."""
+    statement = error.statement if isinstance(error, DBAPIError) else None
+    return statement is not None and not statement.lstrip().upper().startswith("SELECT")
 
 
 def _is_over(error: Exception) -> bool:
-    """Whether the request cannot be done later: the database, or the file, is this process's."""
+    """Whether a change that is not there cannot be made later, by a COMMIT under way."""
     if isinstance(error, OSError):
         return is_of_metadata_file(error)
-    return isinstance(error, DBAPIError) and isinstance(error.orig, sqlite3.Error)
+    if not isinstance(error, DBAPIError):
+        return False
+    return error.statement is not None or isinstance(error.orig, sqlite3.Error)
 
 
 def refuse_other_table(metadata: TableMetadata, name: str, uuid: UUID | None) -> None:

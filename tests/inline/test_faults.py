@@ -11,6 +11,7 @@ from icefloe import Lake, Table
 from icefloe.errors import CommitStateUnknownError, IcefloeError, StorageError, TableNotFoundError
 from support.inline_lakes import (
     OPERATIONS,
+    ROWS,
     Operation,
     SparkNeededError,
     cases,
@@ -109,8 +110,8 @@ def check_next_statement(
     if present is None:
         with pytest.raises(TableNotFoundError):
             lake.table(name).insert([row(9)])
-        operation.make(lake, name)
-        present, before = name, operation.before
+        new_table(lake, name)
+        present, before = name, ROWS
     else:
         before = everything(lake.table(present))
     table = lake.table(present)

@@ -1,4 +1,4 @@
-"""A process that is killed before any call of a statement leaves all or nothing (scenario 56)."""
+"""A process that is killed before any call of a statement leaves all or nothing."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def check_table_is_usable(lake: Lake, place: str, operation: Operation, name: st
     """At once, or again under the same name if it was dropped."""
     present = present_name(place, operation, name)
     if present is None:
-        operation.make(lake, name)
+        new_table(lake, name)
         present = name
     table = lake.table(present)
     before = everything(table)

@@ -72,7 +72,10 @@ def everything(table: Table) -> Rows:
             cut = table._lake.tier.cut(state)
         except PointerMovedError:
             continue
-        filed = Counter(_as_rows(table.iceberg.scan(snapshot_id=state.snapshot_id).to_arrow()))
+        filed: Counter[tuple[int, str | None]] = Counter()
+        if state.snapshot_id is not None:  # there may be one by now
+            snapshot = table.iceberg.scan(snapshot_id=state.snapshot_id)
+            filed = Counter(_as_rows(snapshot.to_arrow()))
         filed.subtract(_deleted_rows(state))
         assert min(filed.values(), default=0) >= 0, "a row that is not there is deleted"
         inline = [] if cut is None else _as_rows(cut.arrow())
@@ -141,7 +144,7 @@ class Operation:
 
     run: Callable[[Lake, str], object]
     after: Rows | None
-    before: Rows = field(default_factory=list)
+    before: Rows | None = field(default_factory=list)
     make: Callable[[Lake, str], object] = new_table
 
     @classmethod
@@ -203,6 +206,12 @@ OPERATIONS: dict[str, Operation] = {
         lambda lake, name: lake.table(name).insert([row(4, "new")]),
         [(4, "new")],
         make=_switched_on_by_others,
+    ),
+    "create": Operation(
+        lambda lake, name: lake.create_table(name, SCHEMA, properties=INLINE),
+        [],
+        before=None,
+        make=lambda lake, name: lake.create_namespace(name.partition(".")[0]),
     ),
     "switch on": Operation(
         lambda lake, name: lake.table(name).set_properties(INLINE), [], make=_plain_table
