@@ -2,6 +2,7 @@
 
 python -m benchmarks.inline                                  # SQLite, in a temporary folder
 python -m benchmarks.inline --uri postgresql+psycopg://user@localhost/db
+python -m benchmarks.inline --inserts 1000000                # one row each: the last as quick?
 
 Every figure is of calls as a user makes them, with the commit, in a warm process.
 """
@@ -10,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import sqlite3
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,9 +27,11 @@ from pyiceberg.catalog import load_catalog
 import icefloe
 from benchmarks.inline_store import SCHEMA, rows_from, show, timed
 from icefloe import Lake, Table
+from icefloe.lake import open_catalog
 
 INLINE = {"icefloe.inline.enabled": "true", "icefloe.inline.row-limit": "10000000"}
 MANY = 100_000
+WRITERS, SECONDS = 8, 5
 
 Work = Callable[[], object]
 
@@ -35,12 +40,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--uri", help="catalog database; a SQLite file by default")
     parser.add_argument("--rows", type=int, default=MANY, help="inline rows that scans read")
+    parser.add_argument("--inserts", type=int, help="only so many inserts of one row, with flushes")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="icefloe-inline-") as folder:
-        peers(Path(folder))
         where = {"uri": arguments.uri} if arguments.uri else {}
+        if arguments.inserts:
+            many_inserts(Path(folder), where, arguments.inserts)
+            return
+        peers(Path(folder))
         with icefloe.connect(Path(folder) / "lake", **where) as lake:
             inserts(lake)
+            writers(Path(folder) / "lake", where)
             reads_and_changes(lake, arguments.rows)
             rows_of_files(lake)
             flushes(lake, arguments.rows)
@@ -82,6 +92,53 @@ def inserts(lake: Lake) -> None:
         show(f"icefloe insert: {size:,} rows", timed(repeats, lambda rows=rows: table.insert(rows)))
     one = rows_from(0, 1)
     show("icefloe append: 1 row", timed(40, lambda: plain.append(one)))
+
+
+def writers(folder: Path, where: dict[str, str]) -> None:
+    """Eight processes that insert at once for some seconds."""
+    spawn = multiprocessing.get_context("spawn")
+    with icefloe.connect(folder, **where) as lake:
+        lake.create_table("b.writers", SCHEMA, properties=INLINE).insert(rows_from(0, 1))
+    for size in (1, 100):
+        start, results = spawn.Barrier(WRITERS), spawn.Queue()
+        arguments = (folder, where, size, start, results)
+        processes = [spawn.Process(target=insert_for, args=arguments) for _ in range(WRITERS)]
+        for process in processes:
+            process.start()
+        waits = [wait for _ in processes for wait in results.get()]
+        for process in processes:
+            process.join()
+        show(f"{WRITERS} processes, insert of {size} rows each", waits)
+        rate = len(waits) / SECONDS
+        print(f"  {rate:,.0f} inserts, {size * rate:,.0f} rows a second")
+
+
+def insert_for(folder: Path, where: dict[str, str], size: int, start: Any, results: Any) -> None:
+    lake = Lake(open_catalog(folder, None, where))  # without Spark
+    table, rows, waits = lake.table("b.writers"), rows_from(0, size), []
+    table.insert(rows)
+    start.wait()
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        waits += timed(1, lambda: table.insert(rows))
+    results.put(waits)
+
+
+def many_inserts(folder: Path, where: dict[str, str], count: int) -> None:
+    """Whether the last inserts are as quick as the first, and what is left of them."""
+    lake = Lake(open_catalog(folder / "lake", None, where))
+    lake.create_namespace("b")
+    properties = {"icefloe.inline.enabled": "true", "icefloe.inline.row-limit": str(count // 10)}
+    table, rows = lake.create_table("b.many", SCHEMA, properties=properties), rows_from(0, 1)
+    table.insert(rows)
+    show("the first 1,000 inserts", timed(1000, lambda: table.insert(rows)))
+    for _ in range(count - 2001):
+        table.insert(rows)
+    show("the last 1,000", timed(1000, lambda: table.insert(rows)))
+    lake.stop()
+    files = len(list(table.iceberg.scan().plan_files()))
+    size = sum(path.stat().st_size for path in (folder / "lake").glob("catalog.db*"))
+    print(f"{table.count():,} rows, {files} data files, {size / 2**20:.1f} MB of database")
 
 
 def full_table(lake: Lake, name: str, count: int) -> Table:

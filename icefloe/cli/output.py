@@ -338,6 +338,8 @@ def _snapshot_text(facts: dict[str, Any]) -> str:
 
 def _inline_text(inline: dict[str, Any]) -> str:
     text = f"{count(inline['rows'], 'row')} more, about {inline['bytes']:,} bytes"
+    if inline["deletes"]:
+        text += f", {count(inline['deletes'], 'row')} of files deleted"
     oldest = inline["oldest"]
     return text if oldest is None else f"{text}, since {cell_text(oldest.replace(microsecond=0))}"
 

@@ -340,3 +340,21 @@ def test_the_tier_is_switched_off_and_on_while_rows_are_inserted(place, lake):
     table.set_properties({"icefloe.inline.enabled": False})
     assert table.inline.rows == 0
     assert len(table.iceberg.scan().to_arrow()) == 3 + len(running.done)
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("L08", "L09")
+def test_many_single_inserts_leave_few_files_and_a_small_database(tmp_path):
+    """Scenario 80 in small: its speed is measured by `benchmarks.inline --inserts`."""
+    count, folder = 20_000, tmp_path / "lake"
+    with open_place(str(folder)) as lake:
+        limit = {**INLINE, "icefloe.inline.row-limit": str(count // 10)}
+        table = lake.create_table("shop.t", SCHEMA, properties=limit)
+        for number in range(count):
+            table.insert([row(number)])
+    with open_place(str(folder)) as lake:
+        table = lake.table("shop.t")
+        assert ids(table) == [*range(count)]
+        assert len(list(table.iceberg.scan().plan_files())) <= 11
+        table.flush()
+        assert sum(path.stat().st_size for path in folder.glob("catalog.db*")) < 8 * 2**20
