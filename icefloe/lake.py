@@ -314,7 +314,9 @@ class Lake:
             lambda: self.before_publish(),  # noqa: PLW0108 - as it is when a statement publishes
             self._tier,
             lambda state: self._flusher.make_room(state, self._opener(state.name)),
-            lambda state, rows: self._flusher.flush_soon(state, rows, self._opener(state.name)),
+            lambda state, rows, size: self._flusher.flush_soon(
+                state, rows, size, self._opener(state.name)
+            ),
         )
 
     def _opener(self, full: str) -> Callable[[], Context]:

@@ -17,13 +17,14 @@ from icefloe.commands.context import Context
 from icefloe.commands.run import flush
 from icefloe.errors import IcefloeError
 from icefloe.inline.bookkeeping import acquire_lease, release_lease
-from icefloe.inline.facts import count_inline, is_old
+from icefloe.inline.facts import count_inline, is_old, read_inline_facts
 from icefloe.inline.tier import InlineTier
 from icefloe.metadata.table_state import MAIN, TableState
 
 log = logging.getLogger("icefloe")
 
-BACK_PRESSURE = 4  # times the row limit
+BACK_PRESSURE = 4  # times the limits
+MOST_BYTES = 64 * 2**20  # of the inline rows of a table
 _LEASE_MS = 60_000
 _STOP_S = 30
 
@@ -37,6 +38,7 @@ class BackgroundFlush:
         self._tier = tier
         self._owner = uuid4().hex
         self._spans: dict[str, int] = {}  # at most how many inline rows a table had, by name
+        self._bytes: dict[str, int] = {}  # inserted by this process since they were last looked at
         self._waiting: dict[str, OpenContext] = {}
         self._changed = threading.Condition()
         self._stopped = False
@@ -44,20 +46,32 @@ class BackgroundFlush:
 
     def make_room(self, state: TableState, context: OpenContext) -> None:
         """Flush now, and raise what that raises, if a table has far too many inline rows."""
-        most = BACK_PRESSURE * state.settings.inline_row_limit
-        if self._spans.get(state.name, 0) >= most and sum(count_inline(self._tier, state)) >= most:
+        name, most = state.name, BACK_PRESSURE * state.settings.inline_row_limit
+        is_large = self._bytes.get(name, 0) >= BACK_PRESSURE * MOST_BYTES
+        if self._spans.get(name, 0) < most and not is_large:
+            return
+        self._spans[name] = sum(count_inline(self._tier, state))
+        if self._spans[name] >= most or (is_large and self._is_large(state)):
             flush(context())
-            self._spans.pop(state.name, None)
+            self._spans.pop(name)
+        self._bytes.pop(name, None)
 
-    def flush_soon(self, state: TableState, rows: int, context: OpenContext) -> None:
-        """Wake the thread if a table may have too many inline rows, or too old ones.
+    def flush_soon(self, state: TableState, rows: int, size: int, context: OpenContext) -> None:
+        """Wake the thread if a table may have too many inline rows, too large or too old ones.
 
         The rows are stored, so nothing here is a reason to fail.
+
+        Args:
+            state: The state of the table.
+            rows: At most how many inline rows it has.
+            size: The bytes of those that were just inserted.
+            context: Opens what a flush runs with.
         """
-        if rows:
-            self._spans[state.name] = rows
+        name, limit = state.name, state.settings.inline_row_limit
+        self._spans[name] = max(rows, self._spans.get(name, 0))
+        self._bytes[name] = size + self._bytes.get(name, 0)
         try:
-            is_due = rows >= state.settings.inline_row_limit or is_old(self._tier, state)
+            is_due = rows >= limit or self._bytes[name] >= MOST_BYTES or is_old(self._tier, state)
         except IcefloeError as error:
             log.warning("The age of the inline rows of %s is unknown: %s", state.name, error)
             return
@@ -101,21 +115,29 @@ class BackgroundFlush:
             return None if self._stopped else self._waiting.popitem()
 
     def _flush_if_due(self, context: Context) -> None:
-        """Flush whole multiples of the row limit, or everything if the oldest row is too old.
+        """Flush whole multiples of the row limit, or everything that is too old or too large.
 
         Rows of files that are deleted inline are flushed whenever something is.
         """
         state = context.read_state(MAIN)
         limit, (count, deletes) = state.settings.inline_row_limit, count_inline(self._tier, state)
-        all_of_it = is_old(self._tier, state)
+        all_of_it = is_old(self._tier, state) or self._is_large(state)
         rows = count if all_of_it else count // limit * limit
         is_due = rows or deletes >= limit or (deletes and all_of_it)
         if not is_due or not self._lease(state):
             return
         try:
             flush(context, rows)
+            self._bytes.pop(state.name, None)
         finally:
             self._release(state)
+
+    def _is_large(self, state: TableState) -> bool:
+        """Whether the inline rows have too many bytes; those of other processes count as well."""
+        if self._bytes.get(state.name, 0) < MOST_BYTES:
+            return False
+        facts = read_inline_facts(self._tier, state)
+        return facts is not None and facts.bytes >= MOST_BYTES
 
     def _lease(self, state: TableState) -> bool:
         """Whether no other process flushes the table; two would only waste work."""

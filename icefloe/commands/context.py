@@ -39,7 +39,8 @@ class Context:
     before_publish: Callable[[], object]  # called when a statement's files are written
     tier: InlineTier
     make_room: Callable[[TableState], object]  # called before rows are inserted inline
-    flush_soon: Callable[[TableState, int], object]  # called when inline rows are many, or old
+    # Called with the rows that there may be, and the bytes of new ones: they may be due.
+    flush_soon: Callable[[TableState, int, int], object]
     views: TempViews = field(default_factory=TempViews)
 
     @property

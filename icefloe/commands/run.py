@@ -102,7 +102,7 @@ def insert(
         except PointerMovedError:
             known, state = None, context.read_state(MAIN)
             continue
-        context.flush_soon(state, span)
+        context.flush_soon(state, span, few.nbytes)
         return replace(result, duration_s=time.monotonic() - started), state
     fitted = fit_new_rows(rows, context.read_state(MAIN), context.spark)
     statement = WriteStatement(WriteKind.APPEND, fitted, Options(idempotency_key=key))
@@ -273,7 +273,9 @@ def _publish(
         )
     )
     if outcome.changes.inline.deleted and state.inline_deletes is not None:
-        context.flush_soon(state, state.inline_deletes.rows + result.total_affected)
+        added = outcome.changes.inline.added
+        size = 0 if added is None else added.nbytes
+        context.flush_soon(state, state.inline_deletes.rows + result.total_affected, size)
     return result
 
 

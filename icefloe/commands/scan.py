@@ -111,7 +111,7 @@ def lower_exactly(
 
 def _flush_when_old(context: Context, state: TableState) -> None:
     if state.has_inline_tier and state.settings.inline_max_age_ms is not None:
-        context.flush_soon(state, 0)
+        context.flush_soon(state, 0, 0)
 
 
 def read_rows(context: Context, state: TableState, request: ScanRequest = EVERY_ROW) -> DataFrame:

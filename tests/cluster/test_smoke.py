@@ -347,3 +347,22 @@ def test_a_merge_whose_matched_row_was_deleted(table_of, lake):
     lake.before_publish = delete_first
     with pytest.raises(ConflictError, match="source matched"):
         merge.execute()
+
+
+@pytest.mark.requirement("L16", "L18", "L20")
+def test_inline_rows_and_rows_of_files_that_are_deleted_inline(table_of, partition_by):
+    table = table_of(
+        SCHEMA,
+        ROWS[:10],
+        partition_by=partition_by,
+        properties={"icefloe.inline.enabled": "true"},
+    )
+    table.insert(ROWS[10:])
+    assert table.update().set("v", "v + id").where("id % 4 = 1").execute().mode == "inline"
+    assert table.delete().where("length(name) = 7").execute().rows_deleted == 10
+    left = [(f"name-{i}", i / 2 + (i if i % 4 == 1 else 0)) for i in range(10)]
+    assert rows(table, "name", "v") == left
+    table.merge([{"id": 3}, {"id": 30}], ["id"]).when_matched().delete().execute()
+    table.flush()
+    assert rows(table, "name", "v") == left[:3] + left[4:]
+    assert len(table.iceberg.scan().to_arrow()) == 9

@@ -14,7 +14,7 @@ import pytest
 from pyiceberg.types import StringType
 
 from icefloe import Lake, Table
-from icefloe.commands import inline_rows
+from icefloe.commands import background_flush, inline_rows
 from icefloe.errors import ConflictError, StatementError, TableNotFoundError
 from icefloe.inline.rows import insert_rows
 from support.inline_lakes import (
@@ -358,3 +358,39 @@ def test_many_single_inserts_leave_few_files_and_a_small_database(tmp_path):
         assert len(list(table.iceberg.scan().plan_files())) <= 11
         table.flush()
         assert sum(path.stat().st_size for path in folder.glob("catalog.db*")) < 8 * 2**20
+
+
+@pytest.mark.requirement("L08")
+def test_large_rows_are_flushed_before_there_are_many(place, monkeypatch):
+    """Scenario 54: rows are due by their bytes, too, and inserts wait where the flush is broken."""
+    monkeypatch.setattr(background_flush, "MOST_BYTES", 200_000)
+    with open_place(place) as lake:
+        table = lake.create_table("shop.t", SCHEMA, properties=INLINE)
+        for number in range(60):
+            table.insert([row(number, "x" * 10_000)])
+    with open_place(place) as lake:
+        table = lake.table("shop.t")
+        filed = len(table.iceberg.scan().to_arrow())
+        assert filed >= 20
+        assert [number for number, _ in everything(table)] == [*range(60)]
+        monkeypatch.setattr(type(lake._flusher), "_wake", lambda *_: None)
+        for number in range(60, 160):
+            table.insert([row(number, "x" * 10_000)])
+        assert table.inline is not None
+        assert table.inline.rows < 100
+        assert len(everything(table)) == 160
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("L08")
+def test_a_flush_into_a_thousand_partitions(tmp_path):
+    """Scenario 53."""
+    with open_place(str(tmp_path / "lake")) as lake:
+        limit = {**INLINE, "icefloe.inline.row-limit": "1000000"}
+        table = lake.create_table("shop.t", SCHEMA, partition_by=["id"], properties=limit)
+        for start in range(0, 100_000, 10_000):
+            numbers = range(start, start + 10_000)
+            table.insert([row(number % 1000, str(number)) for number in numbers])
+        done = table.flush()
+        assert (done.rows_copied, done.data_files_added) == (100_000, 1000)
+        assert len(table.iceberg.scan().to_arrow()) == 100_000
