@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlparse
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.memory import InMemoryCatalog
 
@@ -126,6 +128,24 @@ def test_many_rows_are_appended(inline_of):
     assert table.insert([]) == icefloe.DmlResult("insert", "inline")
 
 
+def test_rows_of_many_bytes_are_appended(inline_of):
+    table = inline_of([], [])
+    text = "x" * 2**20
+    assert table.insert([row(n, text) for n in range(9)]).operation == "append"
+    assert table.insert([row(9, text)]).mode == "inline"
+    assert (inline_rows(table), table.count()) == (1, 10)
+
+
+@pytest.mark.requirement("L05")
+def test_a_join_with_files_loses_only_inline_rows(inline_of, lake):
+    table = inline_of([row(1)], [row(2)])
+    files = table.files().select("file_path")
+    placed = table.scan(["id", "_file", "_pos"])
+    joined = placed.join(files, placed["_file"] == files["file_path"], "left")
+    known = sorted((r.id, r.file_path is not None, r._file == "inline") for r in joined.collect())
+    assert known == [(1, True, False), (2, False, True)]
+
+
 def test_a_table_without_the_tier_appends(table_of):
     table = table_of(SCHEMA)
     assert table.insert([row(1)]).operation == "append"
@@ -155,6 +175,17 @@ def test_a_key_inserts_once(inline_of, flushed):
     table.append([row(2)], idempotency_key="a")
     assert table.append([row(2)], idempotency_key="a").rows_inserted == 1
     assert rows(table, "id") == [(1,), (2,)]
+
+
+def test_a_key_is_the_same_for_inserts_and_appends(inline_of):
+    table = inline_of([], [])
+    table.append([row(1)], idempotency_key="a")
+    assert table.insert([row(2)], idempotency_key="a").rows_inserted == 1
+    table.insert([row(3)], idempotency_key="b")
+    assert table.append([row(4)], idempotency_key="b").mode == "inline"
+    table.flush()
+    table.insert([row(5)], idempotency_key="b")
+    assert rows(table, "id") == [(1,), (3,)]
 
 
 def test_sql_inserts_values_inline_and_appends_queries(lake):
@@ -232,6 +263,32 @@ def test_changes_of_inline_rows_alone_make_no_snapshot(inline_of, mode, partitio
     assert table.snapshot_id == before
     assert rows(table, "id", "region", "n", "_pos")[1:] == [(2, "ap", 2, 1), (4, None, 0, 3)]
     assert table.delete().where("id = 77").execute().total_affected == 0
+
+
+@pytest.mark.requirement("U17", "U38")
+def test_values_are_swapped_and_rows_change_their_partition(table_of):
+    table = table_of(
+        "id BIGINT, region STRING, other STRING",
+        partition_by=("region",),
+        sort_by=("id DESC",),
+        properties=INLINE,
+    )
+    table.insert([{"id": n, "region": "us", "other": "eu" if n % 2 else None} for n in range(6)])
+    table.update().set("region", "other").set("other", "region").where("id > 1").execute()
+    assert table.flush().data_files_added == 3
+    assert rows(table) == [
+        (0, "us", None),
+        (1, "us", "eu"),
+        (2, None, "us"),
+        (3, "eu", "us"),
+        (4, None, "us"),
+        (5, "eu", "us"),
+    ]
+    for file in data_files(table):
+        arrow = pq.read_table(urlparse(file.path).path)
+        assert arrow["id"].to_pylist() == sorted(arrow["id"].to_pylist(), reverse=True)
+        assert set(arrow["region"].to_pylist()) == {file.file.partition[0]}
+        assert file.file.lower_bounds
 
 
 @pytest.mark.requirement("L18")
