@@ -24,6 +24,7 @@ from icefloe.commands.evolve import (
     set_properties,
 )
 from icefloe.commands.input_rows import fit_new_rows, fit_rows, source_frame
+from icefloe.commands.lost_deletes import current_state
 from icefloe.commands.replace.partitions_of import partitions_of
 from icefloe.commands.run import flush, insert, run
 from icefloe.commands.scan import ScanRequest, count_rows, read_arrow, read_pandas, read_rows
@@ -316,7 +317,7 @@ class Table:
         The current snapshot, snapshots of tags and branches, and the last `retain_last` snapshots
         of each branch are retained.
         """
-        state = self._state()
+        state = current_state(self._context())  # while the files of its deleted rows are there
         result = expire_snapshots(self._lake.catalog, state, older_than, retain_last)
         self._lake.tier.remove_keys(state, older_than)
         return result

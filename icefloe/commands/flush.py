@@ -65,8 +65,13 @@ class FlushCommand(Command[_FlushPlan]):
         return Options(retries=_ATTEMPTS - 1)
 
     def plan(self, state: TableState, _resources: ExitStack) -> _FlushPlan:
-        """Read the rows."""
-        return _FlushPlan(state, self.context.tier.cut_to_flush(state, self.rows))
+        """Read the rows: all of them where rows of files are deleted inline.
+
+        An UPDATE of a row of a file is such a delete and an inline row, and other engines must not
+        see one without the other.
+        """
+        rows = None if state.deleted_inline else self.rows
+        return _FlushPlan(state, self.context.tier.cut_to_flush(state, rows))
 
     def work(self, plan: _FlushPlan, statement_id: str) -> Outcome:
         """Write the rows under the table's current partitioning and sort order."""

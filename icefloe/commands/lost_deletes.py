@@ -2,10 +2,11 @@
 
 An engine that compacts a table knows nothing of rows that are deleted inline: it copies them into
 new files, where the deletes do not find them. Before a state of the table is used, icefloe finds
-out whether all files with such deletes are still live. If not, the deletes are moved: each deleted
-row has an equal one among the files that took the place of its own, and which of several equal rows
-is deleted makes no difference. Where that cannot be decided, reads and statements are refused:
-deleted rows never come back silently.
+out whether all files with such deletes are still live. If not, it follows the deleted rows through
+the snapshots since: each has an equal row among the files that a snapshot put in place of its own,
+or it was deleted or changed by that snapshot. Which of several equal rows is deleted makes no
+difference. Where this cannot be decided, reads and statements are refused: deleted rows never come
+back silently.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyiceberg.manifest import ManifestEntryStatus
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import PrimitiveType
 from pyroaring import BitMap64
 from pyspark.sql import DataFrame
@@ -25,7 +26,7 @@ from pyspark.sql import functions as F
 
 from icefloe.commands.context import Context
 from icefloe.commit.conflicts import changes_of
-from icefloe.errors import ConflictError, IcefloeError
+from icefloe.errors import ConflictError, StorageError
 from icefloe.inline.bookkeeping import next_stamp
 from icefloe.inline.deletes import (
     DeleteFacts,
@@ -35,9 +36,8 @@ from icefloe.inline.deletes import (
     write_facts,
 )
 from icefloe.inline.tier import PointerMovedError
-from icefloe.metadata.files import LiveFile, SnapshotFiles
 from icefloe.metadata.manifests import read_snapshot_files
-from icefloe.metadata.table_state import InlineDeletes, TableState, ancestors
+from icefloe.metadata.table_state import MAIN, InlineDeletes, TableState, ancestors
 from icefloe.pruning.candidates import Candidate, choose_files
 from icefloe.pruning.comparisons import UNKNOWN
 from icefloe.pruning.file_matcher import FileMatcher
@@ -47,6 +47,7 @@ from icefloe.spark import columns
 from icefloe.spark.columns import quoted
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.frames import frame_of
+from icefloe.storage.files import open_input
 from icefloe.storage.locations import spark_uri
 
 log = logging.getLogger("icefloe")
@@ -55,19 +56,13 @@ _MOST_EQUAL_ROWS = 100_000  # that are compared in the driver
 _SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class _LostFiles:
-    """Data files with deletes that are no longer live, and the live ones that took their place."""
-
-    files: Mapping[str, LiveFile]  # those that a snapshot of the table's history removed
-    successors: frozenset[str] = frozenset()
-    rolled_back: frozenset[str] = frozenset()  # not in the table's history: their rows neither
-    unknown: frozenset[str] = frozenset()  # of which the history no longer says what happened
-
-    @property
-    def paths(self) -> list[str]:
-        """All of them."""
-        return [*self.files, *self.rolled_back, *self.unknown]
+def current_state(context: Context) -> TableState:
+    """The newest state of the main branch, with its inlined deletes."""
+    while True:
+        try:
+            return with_inline_deletes(context, context.read_state(MAIN))
+        except PointerMovedError:
+            log.debug("the table was committed to while it was read; reading it again")
 
 
 def with_inline_deletes(
@@ -89,33 +84,134 @@ def with_inline_deletes(
         deletes = state.inline_deletes
         if deletes is None or not deletes.positions or deletes.live_in == state.snapshot_id:
             return state
-        lost = _find_lost(state, deletes)
-        if not lost.paths:
+        moves = _Moves(context, state, dict(deletes.positions))
+        moves.follow(deletes.live_in)
+        if moves.undecided and not discard_lost:
+            raise _lost_error(state, deletes.positions, moves.undecided)
+        if moves.positions == deletes.positions:
             context.tier.note_live_files(state)
             return state
-        _move_deletes(context, state, deletes, lost, discard_lost=discard_lost)
+        _store(context, state, deletes, moves.positions)
+        before, after = deletes.rows, sum(map(len, moves.positions.values()))
+        log.warning(
+            "%s: files with rows that are deleted inline were replaced by another engine. Of %d "
+            "such rows, %d are deleted where they are now; %d are no longer in the table%s.",
+            state.name,
+            before,
+            after,
+            before - after,
+            ", or their deletes were given up" if moves.undecided else "",
+        )
 
 
 # -------------------------------------------------------------------------------------------------
-# Find files that are no longer live
+# Follow the deleted rows through the snapshots since all of their files were live
 
 
-def _find_lost(state: TableState, deletes: InlineDeletes) -> _LostFiles:
-    since = _snapshots_since(state, deletes.live_in)
-    if since is None:
-        return _find_lost_without_history(state, deletes)
-    lost: dict[str, LiveFile] = {}
-    successors: set[str] = set()
-    for snapshot in since:
-        if snapshot.summary is not None and snapshot.summary.operation == Operation.APPEND:
-            continue
-        changes = [(s, f) for s, f in changes_of(snapshot, state.io) if f.is_data]
-        removed = {f.path: f for s, f in changes if s == ManifestEntryStatus.DELETED}
-        lost.update({path: f for path, f in removed.items() if path in deletes.positions})
-        if removed.keys() & (deletes.positions.keys() | successors):
-            added = {f.path for s, f in changes if s == ManifestEntryStatus.ADDED}
-            successors = (successors - removed.keys()) | added
-    return _LostFiles(lost, frozenset(successors))
+class _AmbiguousError(Exception):
+    """It cannot be decided which rows are deleted."""
+
+
+@dataclass(slots=True)
+class _Moves:
+    """Where the deleted rows are after each snapshot, and of which files that is undecided."""
+
+    context: Context
+    state: TableState
+    positions: dict[str, BitMap64]
+    undecided: dict[str, str] = field(default_factory=dict)  # why, by data file location
+    # Rows whose file was removed without another in its place; the file may be added again.
+    removed: dict[str, BitMap64] = field(default_factory=dict)
+
+    def follow(self, live_in: int | None) -> None:
+        """Follow the rows from the snapshot in which all files were live to the current one."""
+        since = _snapshots_since(self.state, live_in)
+        if since is None:
+            self._look_without_history(live_in)
+            return
+        before = self.state.metadata.snapshot_by_id(live_in) if live_in is not None else None
+        for number, snapshot in enumerate(since):
+            following = since[number + 1] if number + 1 < len(since) else None
+            self._follow(before, snapshot, following)
+            before = snapshot
+
+    def _follow(self, before: Snapshot | None, after: Snapshot, following: Snapshot | None) -> None:
+        added, removed = _data_changes(self.state, after)
+        for path in added & self.removed.keys():
+            self.positions[path] = self.removed.pop(path)
+        lost = {path: self.positions.pop(path) for path in removed & self.positions.keys()}
+        if not lost:
+            return
+        try:
+            rows = self._deleted_rows(before, lost)
+            if added:
+                self.positions |= self._equal_rows(rows, after, added)
+                return
+            self.removed |= lost
+            appended = _data_changes(self.state, following)[0] if following else frozenset()
+            appended -= lost.keys()
+            if following and appended and self._equal_rows(rows, following, appended):
+                # An overwrite in two steps, such as PyIceberg's, or new rows: nobody can tell.
+                raise _AmbiguousError("the next snapshot added equal rows")
+        except _AmbiguousError as error:
+            self.undecided |= dict.fromkeys(lost, str(error))
+
+    def _look_without_history(self, live_in: int | None) -> None:
+        """The table was rolled back by another engine, or snapshots expired."""
+        files = read_snapshot_files(self.state.io, self.state.snapshot).data
+        lost = self.positions.keys() - {file.path for file in files}
+        for path in lost & _rolled_back(self.state, live_in):
+            del self.positions[path]
+        for path in lost & self.positions.keys():
+            del self.positions[path]
+            self.undecided[path] = "it is not in the snapshots that the table has left"
+
+    def _deleted_rows(self, before: Snapshot | None, lost: Mapping[str, BitMap64]) -> pa.Table:
+        """The rows as they were before a snapshot removed their files, less those deleted then."""
+        state = replace(self.state, snapshot=before, inline_deletes=InlineDeletes())
+        for path in lost:
+            _check_exists(state, path)
+        candidates = [c for c in _candidates(state) if c.path in lost]
+        if len(candidates) < len(lost):
+            raise _AmbiguousError("it was not part of the table")
+        scan = Scan.of(self.context.spark, state, candidates)
+        names = [field.name for field in state.schema.fields]
+        with translate_spark_errors(names):
+            rows = guarded(scan, scan.rows_at(lost)).select(*map(quoted, names))
+            return rows.limit(_MOST_EQUAL_ROWS + 1).toArrow()
+
+    def _equal_rows(
+        self, deleted: pa.Table, after: Snapshot, added: frozenset[str]
+    ) -> dict[str, BitMap64]:
+        """Rows that a snapshot added and that equal the deleted ones, as many as were deleted."""
+        state = replace(self.state, snapshot=after, inline_deletes=InlineDeletes())
+        candidates = [c for c in _candidates(state) if c.path in added]
+        if not candidates or not deleted.num_rows:
+            return {}
+        if deleted.num_rows > _MOST_EQUAL_ROWS:
+            raise _AmbiguousError(f"it has more than {_MOST_EQUAL_ROWS} deleted rows")
+        for candidate in candidates:
+            _check_exists(state, candidate.path)
+        among = _rows_like(Scan.of(self.context.spark, state, candidates), deleted)
+        locations = {spark_uri(c.path): c.path for c in candidates}
+        places: dict[str, list[tuple[str, int]]] = {}
+        for value, file, pos in zip(
+            _values(among.select(deleted.column_names)),
+            among.column(columns.FILE).to_pylist(),
+            among.column(columns.POS).to_pylist(),
+            strict=True,
+        ):
+            places.setdefault(value, []).append((locations[file], pos))
+        moved: dict[str, BitMap64] = {}
+        for value, count in Counter(_values(deleted)).items():
+            equal = sorted(places.get(value, []))
+            if 0 < len(equal) < count:
+                raise _AmbiguousError(
+                    f"{count} equal rows were deleted and {len(equal)} of them are in new files"
+                )
+            for path, pos in equal[:count]:
+                moved.setdefault(path, BitMap64()).add(pos)
+        return moved
 
 
 def _snapshots_since(state: TableState, snapshot_id: int | None) -> list[Snapshot] | None:
@@ -128,118 +224,42 @@ def _snapshots_since(state: TableState, snapshot_id: int | None) -> list[Snapsho
     return None
 
 
-def _find_lost_without_history(state: TableState, deletes: InlineDeletes) -> _LostFiles:
-    """The table was rolled back by another engine, or snapshots expired."""
-    live = {file.path for file in read_snapshot_files(state.io, state.snapshot).data}
-    lost = set(deletes.positions) - live
+def _data_changes(state: TableState, snapshot: Snapshot) -> tuple[frozenset[str], frozenset[str]]:
+    """The data files that a snapshot added and removed."""
+    changes = [(s, f.path) for s, f in changes_of(snapshot, state.io) if f.is_data]
+    added = frozenset(path for s, path in changes if s == ManifestEntryStatus.ADDED)
+    return added, frozenset(path for s, path in changes if s == ManifestEntryStatus.DELETED)
+
+
+def _rolled_back(state: TableState, live_in: int | None) -> frozenset[str]:
+    """Files that only snapshots added which a rollback took out of the table's history."""
+    start = None if live_in is None else state.metadata.snapshot_by_id(live_in)
     current = {s.snapshot_id for s in ancestors(state.metadata, state.snapshot)}
-    others = [s for s in state.metadata.snapshots if s.snapshot_id not in current] if lost else []
-    rolled_back = {
-        file.path for s in others for _, file in changes_of(s, state.io) if file.path in lost
-    }
-    return _LostFiles({}, frozenset(), frozenset(rolled_back), frozenset(lost - rolled_back))
+    added: set[str] = set()
+    for snapshot in ancestors(state.metadata, start) if start else ():
+        if snapshot.snapshot_id in current:
+            return frozenset(added)
+        added |= _data_changes(state, snapshot)[0]
+    return frozenset()  # the two have no snapshot in common any more
 
 
-# -------------------------------------------------------------------------------------------------
-# Move the deletes
+def _check_exists(state: TableState, path: str) -> None:
+    try:
+        with open_input(state.io, path) as source:
+            source.size()
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise _AmbiguousError("the file was deleted") from error
+        raise
 
 
-def _move_deletes(
-    context: Context,
-    state: TableState,
-    deletes: InlineDeletes,
-    lost: _LostFiles,
-    *,
-    discard_lost: bool,
-) -> None:
-    positions = deletes.positions
-    moved: dict[str, BitMap64] = {}
-    undecided = dict.fromkeys(lost.unknown, "it is not in the snapshots that the table has left")
-    if lost.files:
-        try:
-            moved = _equal_rows(context, state, positions, lost)
-        except (IcefloeError, _AmbiguousError) as error:
-            undecided |= dict.fromkeys(lost.files, str(error))
-    if undecided and not discard_lost:
-        raise _lost_error(state, positions, undecided)
-    _store(context, state, deletes, lost, moved)
-    before = sum(len(positions[path]) for path in lost.paths)
-    after = sum(map(len, moved.values()))
-    log.warning(
-        "%s: another engine replaced %d files with %d rows that were deleted inline; "
-        "%d of these rows are deleted in the new files, %d are not there.",
-        state.name,
-        len(lost.paths),
-        before,
-        after,
-        before - after,
-    )
-
-
-class _AmbiguousError(Exception):
-    """It cannot be decided which rows are deleted."""
-
-
-def _equal_rows(
-    context: Context, state: TableState, positions: Mapping[str, BitMap64], lost: _LostFiles
-) -> dict[str, BitMap64]:
-    """Rows of the successors that equal the deleted rows, as many as were deleted."""
-    names = [field.name for field in state.schema.fields]
-    deleted = _deleted_rows(context, state, positions, lost, names)
-    wanted = Counter(_values(deleted))
-    candidates = [c for c in _candidates(state) if c.path in lost.successors]
-    if not candidates:
-        return {}
-    among = _rows_like(context, state, candidates, deleted)
-    locations = {spark_uri(c.path): c.path for c in candidates}
-    places: dict[str, list[tuple[str, int]]] = {}
-    for value, file, pos in zip(
-        _values(among.select(names)),
-        among.column(columns.FILE).to_pylist(),
-        among.column(columns.POS).to_pylist(),
-        strict=True,
-    ):
-        places.setdefault(value, []).append((locations[file], pos))
-    moved: dict[str, BitMap64] = {}
-    for value, count in wanted.items():
-        equal = sorted(places.get(value, []))
-        if 0 < len(equal) < count:
-            raise _AmbiguousError(
-                f"{count} equal rows were deleted and {len(equal)} of them are in the new files"
-            )
-        for path, pos in equal[:count]:
-            moved.setdefault(path, BitMap64()).add(pos)
-    return moved
-
-
-def _deleted_rows(
-    context: Context,
-    state: TableState,
-    positions: Mapping[str, BitMap64],
-    lost: _LostFiles,
-    names: Sequence[str],
-) -> pa.Table:
-    """The rows as they are in the files that were replaced."""
-    before = replace(state, inline_deletes=InlineDeletes())
-    files = SnapshotFiles(data=tuple(lost.files.values()))
-    scan = Scan(context.spark, before, choose_files(before, _every_file(state), files).candidates)
-    rows_at = {path: positions[path] for path in lost.files}
-    with translate_spark_errors(names):
-        rows = guarded(scan, scan.rows_at(rows_at)).select(*map(quoted, names)).toArrow()
-    if rows.num_rows != sum(map(len, rows_at.values())):
-        raise _AmbiguousError("the files that were replaced do not have the deleted rows")
-    return rows
-
-
-def _rows_like(
-    context: Context, state: TableState, candidates: Sequence[Candidate], deleted: pa.Table
-) -> pa.Table:
+def _rows_like(scan: Scan, deleted: pa.Table) -> pa.Table:
     """Live rows of files that equal deleted rows in all columns that are not nested."""
-    scan = Scan.of(context.spark, state, candidates)
-    flat = [f.name for f in state.schema.fields if isinstance(f.field_type, PrimitiveType)]
-    with translate_spark_errors([field.name for field in state.schema.fields]):
+    fields = scan.state.schema.fields
+    flat = [f.name for f in fields if isinstance(f.field_type, PrimitiveType)]
+    with translate_spark_errors([field.name for field in fields]):
         rows = guarded(scan, scan.rows())
-        like = _renamed(frame_of(context.spark, deleted.select(flat)).distinct(), flat)
+        like = _renamed(frame_of(scan.spark, deleted.select(flat)).distinct(), flat)
         condition = F.lit(True)
         for number, name in enumerate(flat):
             condition = condition & quoted(name).eqNullSafe(F.col(_of_deleted(number)))
@@ -275,10 +295,10 @@ def _store(
     context: Context,
     state: TableState,
     deletes: InlineDeletes,
-    lost: _LostFiles,
-    moved: Mapping[str, BitMap64],
+    positions: Mapping[str, BitMap64],
 ) -> None:
     """Write the deletes in their new places, unless the table or its deletes were changed."""
+    moved = {path for path, rows in deletes.positions.items() if positions.get(path) != rows}
     tier = context.tier
     with tier.store.reading() as connection:
         table = tier.find(connection, state)
@@ -286,11 +306,12 @@ def _store(
         raise PointerMovedError
     with tier.store.writing(table) as connection:
         facts = read_facts(connection, table)
-        if facts.version != deletes.version or not tier.has_pointer(connection, state):
+        is_current = tier.has_pointer(connection, state, keep=True)
+        if facts.version != deletes.version or not is_current:
             raise PointerMovedError
-        removed = remove_deletes_of_files(connection, table, lost.paths)
+        removed = remove_deletes_of_files(connection, table, moved)
         stamp = next_stamp(connection)
-        added = add_deletes(connection, table, moved, stamp)
+        added = add_deletes(connection, table, positions, stamp)
         rows = facts.rows - removed + added
         write_facts(connection, table, DeleteFacts(stamp.seq, rows, facts.since, state.snapshot_id))
 

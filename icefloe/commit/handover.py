@@ -249,6 +249,8 @@ class InlineHandover:
         facts = read_facts(connection, table)
         now = self.tier.deletes(connection, table) if facts.rows else InlineDeletes()
         if reason := deletes.find_conflict(now.positions):
+            if self.changes.everything:  # again, with these rows
+                raise LostRaceError(reason)
             raise self._conflict(reason)
         if facts.rows or stale or self.changes.deleted:
             deletes.apply(connection, table, facts, stamp, stale)
@@ -347,7 +349,7 @@ def handover_of(
             current_snapshot_id=head.snapshot_id,
         )
     if isinstance(changes.removal, RemoveEverything):
-        return _removing_everything(tier, base, head, changes, check)
+        return _removing_everything(tier, head, changes, check)
     if changes.inline.through is not None and _flushed(head) != _flushed(base):
         raise ConflictError(
             "another writer flushed inline rows",
@@ -367,17 +369,18 @@ def handover_of(
 
 
 def _removing_everything(
-    tier: InlineTier, base: TableState, head: TableState, changes: FileChanges, check: ConflictCheck
+    tier: InlineTier, head: TableState, changes: FileChanges, check: ConflictCheck
 ) -> InlineHandover | None:
     """The removal of all rows that there are now; rows inserted from now on are later ones."""
     try:
+        head = tier.with_deletes(head)
         table, versions, through = tier.versions(head)
     except PointerMovedError as moved:
         raise LostRaceError("the table was committed to") from moved
     if table is None or (through is not None and not versions):
         return None
     inline = InlineChanges(removed=tuple(versions), everything=True, through=through)
-    deletes = InlineDeleteChanges(base, head, changes, check) if tier.shares_database else None
+    deletes = InlineDeleteChanges(head, head, changes, check) if tier.shares_database else None
     return InlineHandover(tier, table, head, head.schema, inline, None, deletes=deletes)
 
 

@@ -57,15 +57,24 @@ class InlineDeleteChanges:
         added = _without(now, read.positions if read is not None else {})
         if _common(self.changes.replaced_rows, added) or self._rewritten() & set(added):
             return "another writer deleted rows that this statement carries forward"
-        if {file.path for file in self.changes.removed_data} & set(added):
+        if self.removed_files & set(added):
             return "another writer changed rows of files that this statement removes"
+        deleted = {path: rows.positions for path, rows in self.changes.deleted_rows.items()}
+        if twice := _count(_common(deleted, added)):
+            return f"another writer changed {twice} rows that this statement deletes"
         if self.check.isolation is not Isolation.SERIALIZABLE:
             return None
         if self.check.reads_other_rows and added:
             return "another writer changed rows that this statement's subquery or source read"
-        if self.check.matched is not None and set(self.check.matched.files) & set(added):
+        if self.check.matched is not None and self._may_have_matched(added):
             return "another writer deleted rows that this statement's source may have matched"
         return None
+
+    def _may_have_matched(self, added: Positions) -> bool:
+        """Whether one of these rows may be one that a source row matched; it may have moved."""
+        matched = self.check.matched
+        has_moved = self.base.snapshot_id != self.head.snapshot_id
+        return bool(added) and (has_moved or bool(matched and set(matched.files) & set(added)))
 
     def apply(
         self,

@@ -164,10 +164,15 @@ def _split(names: str) -> tuple[InlineColumn, ...]:
 # The pointer of PyIceberg's SqlCatalog, where catalog and store are in one database
 
 
-def pointer(connection: StoreConnection, name: CatalogTable) -> str | None:
-    """The location of the table's current metadata; None if the catalog has no such table."""
+def pointer(connection: StoreConnection, name: CatalogTable, *, keep: bool = False) -> str | None:
+    """The location of the table's current metadata; None if the catalog has no such table.
+
+    With `keep`, it stays the same until the transaction ends.
+    """
     named = {"catalog": name.catalog, "namespace": name.namespace, "name": name.name}
-    location = connection.execute(_POINTER, named).scalar_one_or_none()
+    # On SQLite a write transaction is alone.
+    selected = _POINTER_KEPT if keep and connection.is_postgresql else _POINTER
+    location = connection.execute(selected, named).scalar_one_or_none()
     return None if location is None else str(location)
 
 
@@ -183,6 +188,9 @@ _POINTER = sa.select(POINTERS.c.metadata_location).where(
     POINTERS.c.table_namespace == sa.bindparam("namespace"),
     POINTERS.c.table_name == sa.bindparam("name"),
 )
+
+
+_POINTER_KEPT = _POINTER.with_for_update(read=True)
 
 
 def swap_pointer(connection: StoreConnection, name: CatalogTable, old: str, new: str) -> bool:

@@ -283,6 +283,7 @@ class InlineTier:
             table = self.find(connection, state)
             if table is None:
                 return None, [], None
+            self._refuse_other_deletes(connection, state, table)
             where = self.unflushed(connection, state, table, through)
             return table, select_versions(connection, table, where), through
 
@@ -304,7 +305,7 @@ class InlineTier:
         """
         if self.shares_database:
             with self.store.writing(table) as connection:
-                if check_current and not self.has_pointer(connection, state):
+                if check_current and not self.has_pointer(connection, state, keep=True):
                     raise PointerMovedError
                 yield connection
             return
@@ -318,9 +319,14 @@ class InlineTier:
                     yield connection
                     return
 
-    def has_pointer(self, connection: StoreConnection, state: TableState) -> bool:
-        """Whether a state is current by the catalog's pointer, which is in the same database."""
-        return pointer(connection, self.name_of(state)) == state.pointer
+    def has_pointer(
+        self, connection: StoreConnection, state: TableState, *, keep: bool = False
+    ) -> bool:
+        """Whether a state is current by the catalog's pointer, which is in the same database.
+
+        With `keep`, nobody moves the pointer before the transaction ends.
+        """
+        return pointer(connection, self.name_of(state), keep=keep) == state.pointer
 
     def unflushed(
         self,
