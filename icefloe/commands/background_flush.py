@@ -50,10 +50,11 @@ class BackgroundFlush:
         is_large = self._bytes.get(name, 0) >= BACK_PRESSURE * MOST_BYTES
         if self._spans.get(name, 0) < most and not is_large:
             return
-        self._spans[name] = sum(count_inline(self._tier, state))
-        if self._spans[name] >= most or (is_large and self._is_large(state)):
+        rows = sum(count_inline(self._tier, state))
+        if rows >= most or (is_large and self._is_large(state)):
             flush(context())
-            self._spans.pop(name)
+            rows = 0
+        self._spans[name] = rows
         self._bytes.pop(name, None)
 
     def flush_soon(self, state: TableState, rows: int, size: int, context: OpenContext) -> None:
@@ -69,9 +70,9 @@ class BackgroundFlush:
         """
         name, limit = state.name, state.settings.inline_row_limit
         self._spans[name] = max(rows, self._spans.get(name, 0))
-        self._bytes[name] = size + self._bytes.get(name, 0)
+        self._bytes[name] = added = size + self._bytes.get(name, 0)
         try:
-            is_due = rows >= limit or self._bytes[name] >= MOST_BYTES or is_old(self._tier, state)
+            is_due = rows >= limit or added >= MOST_BYTES or is_old(self._tier, state)
         except IcefloeError as error:
             log.warning("The age of the inline rows of %s is unknown: %s", state.name, error)
             return
