@@ -71,7 +71,7 @@ class InlineChanges:
     added: pa.Table | None = None
     # Such deletes of before, which the commit has in delete files.
     consumed: Mapping[str, BitMap64] = field(default_factory=dict)
-    # Where the files of a flush have the removed rows: those that others change meanwhile are
+    # Where the files of a flush have the removed rows: those that others change before it are
     # deleted there instead.
     located: LocateRows | None = None
 

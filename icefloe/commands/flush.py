@@ -127,6 +127,8 @@ def file_deletes(state: TableState) -> FileChanges:
     """Rows of files that are deleted inline as rows to delete in files; emptied files go."""
     plan = choose_files(state, FileMatcher(UNKNOWN, state.schema, state.metadata.specs()))
     files = [c for c in plan.candidates if c.path in state.deleted_inline]
+    if len(files) < len(state.deleted_inline):  # without a delete file, the rows would come back
+        raise AssertionError(f"{state.name} lacks files that rows are deleted of inline")
     deleted, contents = read_deleted_rows(state, files)
     emptied = tuple(
         c.live for c in files if not c.equality_deletes and len(deleted[c.path]) == c.live.rows

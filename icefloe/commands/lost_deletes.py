@@ -56,11 +56,12 @@ _MOST_EQUAL_ROWS = 100_000  # that are compared in the driver
 _SHOWN = 3
 
 
-def current_state(context: Context) -> TableState:
+def current_state(context: Context, *, discard_lost: bool = False) -> TableState:
     """The newest state of the main branch, with its inlined deletes."""
     while True:
         try:
-            return with_inline_deletes(context, context.read_state(MAIN))
+            state = context.read_state(MAIN)
+            return with_inline_deletes(context, state, discard_lost=discard_lost)
         except PointerMovedError:
             log.debug("the table was committed to while it was read; reading it again")
 

@@ -26,7 +26,7 @@ from icefloe.commands.context import (
 from icefloe.commands.flush import FLUSH, FlushCommand
 from icefloe.commands.inline_rows import InlineInsert, set_inline_store
 from icefloe.commands.input_rows import fit_few_rows, fit_new_rows
-from icefloe.commands.lost_deletes import with_inline_deletes
+from icefloe.commands.lost_deletes import current_state, with_inline_deletes
 from icefloe.commands.merge.command import MergeCommand
 from icefloe.commands.plan import InlinePlan, Plan
 from icefloe.commands.replace.overwrite_partitions import OverwritePartitionsCommand
@@ -113,12 +113,8 @@ def flush(
     context: Context, rows: int | None = None, *, discard_lost_deletes: bool = False
 ) -> DmlResult:
     """Move inline rows to data files, all or so many of the oldest."""
-    while discard_lost_deletes:
-        try:
-            with_inline_deletes(context, context.read_state(MAIN), discard_lost=True)
-            break
-        except PointerMovedError:
-            log.debug("the table was committed to while it was read; reading it again")
+    if discard_lost_deletes:
+        current_state(context, discard_lost=True)
     return run_command(FlushCommand(context, rows), context)
 
 

@@ -232,7 +232,7 @@ def remove_dropped_tables(tier: InlineTier, state: TableState, *, dry_run: bool)
 
     Only where the catalog is in the same database: another one may have the rows of several
     catalogs. The tables of the catalog and of the store are read as of one moment, so that one that
-    is renamed meanwhile is not taken for dropped.
+    is renamed concurrently is not taken for dropped.
 
     Returns:
         The last known names of those tables.
