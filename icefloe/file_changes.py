@@ -63,6 +63,8 @@ class InlineChanges:
     # The last change of the database that the statement saw, where its number tells: if this is the
     # next one, no row was inserted or changed in between.
     read_at: int | None = None
+    # `removed` are all rows that there were at this change, where `read_at` would tell.
+    all_read_at: int | None = None
     everything: bool = False  # `removed` are all rows that there were at the head
     # Catalogs in another database: `removed` are all rows of changes up to this one.
     through: int | None = None

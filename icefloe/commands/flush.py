@@ -70,8 +70,11 @@ class FlushCommand(Command[_FlushPlan]):
         An UPDATE of a row of a file is such a delete and an inline row, and other engines must not
         see one without the other.
         """
-        rows = None if state.deleted_inline else self.rows
+        rows = self.rows if self._takes_some(state) else None
         return _FlushPlan(state, self.context.tier.cut_to_flush(state, rows))
+
+    def _takes_some(self, state: TableState) -> bool:
+        return self.rows is not None and not state.deleted_inline
 
     def work(self, plan: _FlushPlan, statement_id: str) -> Outcome:
         """Write the rows under the table's current partitioning and sort order."""
@@ -93,7 +96,8 @@ class FlushCommand(Command[_FlushPlan]):
         self, state: TableState, cut: Cut, statement_id: str
     ) -> tuple[WrittenRows, InlineChanges]:
         rows, versions = cut.arrow(), tuple(cut.rows.versions)
-        removed = InlineChanges(versions, through=cut.through)
+        all_read_at = None if self._takes_some(state) else cut.read_at
+        removed = InlineChanges(versions, through=cut.through, all_read_at=all_read_at)
         if not has_local_layout(state, rows):
             frame = frame_of(self.context.spark, rows)
             return write_data(state, frame, statement_id), removed

@@ -33,7 +33,7 @@ from icefloe.spark import columns as names
 from icefloe.spark.columns import quote, quoted, selected
 from icefloe.spark.errors import of_one_row, translate_spark_errors
 from icefloe.spark.expressions import expression
-from icefloe.spark.frames import frame_of
+from icefloe.spark.frames import frame_of, frame_of_read_rows
 from icefloe.spark.session import time_zone
 from icefloe.spark.sql_text import SqlText
 from icefloe.statements import Condition
@@ -246,7 +246,7 @@ def inline_frame(spark: SparkSession, cut: Cut) -> DataFrame:
         else quoted(f.name).cast(f.dataType).alias(f.name)
         for f in spark_schema(cut.schema).fields
     ]
-    return selected(frame_of(spark, table), [*outputs, *places])
+    return selected(frame_of_read_rows(spark, table), [*outputs, *places])
 
 
 def _as_requested(state: TableState, request: ScanRequest) -> TableState:

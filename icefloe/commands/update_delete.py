@@ -130,6 +130,7 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
 
     def work(self, plan: _RowPlan, statement_id: str) -> Outcome:
         """Find the rows and write what replaces them."""
+        self.context.tier.index_lookups(plan.cut, plan.bound.lowered.inclusive)
         changes, counts = self._change(plan, statement_id)
         report = row_report(plan.plan, changes, counts)
         inline = changes.inline

@@ -51,6 +51,7 @@ from icefloe.inline.rows import (
     insert_rows,
     lock_inserts,
     missing_versions,
+    remove_unchanged,
     remove_versions,
     replace_rows,
     select_versions,
@@ -209,18 +210,27 @@ class InlineHandover:
         """Check that the rows are as the statement read them, and change them."""
         changes, columns = self.changes, inline_columns(self.schema)
         table = add_missing_columns(connection, self._current(connection), columns)
-        stale = self._stale(connection, table)
+        is_removed = self._remove_flushed(connection, table)
+        stale = {} if is_removed else self._stale(connection, table)
         if stale is None:
             self._refuse_changed(connection, table, stamp)
         if self.deletes is not None:
             self._change_deletes(connection, table, self.deletes, stamp, stale or {})
-        remove_versions(connection, table, changes.removed)
+        if not is_removed:
+            remove_versions(connection, table, changes.removed)
         if changes.new_values is not None:
             encoded = encode_rows(changes.new_values, self.schema)
             replace_rows(connection, table, changes.replaced, columns, encoded, stamp.seq)
         if changes.added is not None and changes.added.num_rows:
             encoded = encode_rows(changes.added, self.schema)
             insert_rows(connection, table, columns, encoded, stamp)
+
+    def _remove_flushed(self, connection: StoreConnection, table: InlineTable) -> bool:
+        """Remove the rows of a flush that took all of them, if none was changed since."""
+        changes = self.changes
+        if changes.all_read_at is None:
+            return False
+        return remove_unchanged(connection, table, changes.all_read_at, len(changes.removed))
 
     def _stale(
         self, connection: StoreConnection, table: InlineTable

@@ -9,6 +9,7 @@ only when the commit provably did not land.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
@@ -23,7 +24,12 @@ from icefloe.commit.catalog import (
     unknown,
 )
 from icefloe.commit.conflicts import ConflictCheck, find_conflict, window_since
-from icefloe.commit.handover import LostRaceError, find_inline_result, handover_of
+from icefloe.commit.handover import (
+    InlineHandover,
+    LostRaceError,
+    find_inline_result,
+    handover_of,
+)
 from icefloe.commit.snapshot import ManifestChanges, RemovedFiles, SnapshotDraft, operation_of
 from icefloe.deletes.position_deletes import (
     Deleted,
@@ -103,6 +109,10 @@ def find_earlier_result(state: TableState, key: str | None, tier: InlineTier) ->
 def _attempt(
     commit: Commit, changes: ManifestChanges, snapshot_id: int, number: int, progress: _Progress
 ) -> DmlResult:
+    if number == 1 and not commit.changes.changes_files and commit.tier.shares_database:
+        # The transaction finds out whether the table still is as the statement read it.
+        with suppress(LostRaceError):
+            return _publish_rows(commit, commit.base, number)
     table = load_table(commit.catalog, commit.base.name, commit.base.metadata.table_uuid)
     head = state_of(table, commit.base.name, commit.base.branch)
     if earlier := find_earlier_result(head, commit.idempotency_key, commit.tier):
@@ -110,12 +120,9 @@ def _attempt(
         return earlier
     head = _with_updates(commit, head)
     _refuse_conflicts(commit, head)
-    updates = commit.changes.metadata_updates
-    base = updates.applied(commit.base) if updates else commit.base
-    inline = handover_of(commit.tier, base, head, commit.changes, commit.check)
     if not commit.changes.changes_files:
-        result = replace(commit.describe(RemovedFiles(), ()), attempts=number)
-        return result if inline is None else inline.publish_rows(result, commit.idempotency_key)
+        return _publish_rows(commit, head, number)
+    inline = _handover(commit, head)
     draft = SnapshotDraft(head, snapshot_id)
     try:
         manifests, removed = draft.manifests_after(changes)
@@ -143,6 +150,19 @@ def _attempt(
             delete_files(head.io, draft.written)
         raise
     return result
+
+
+def _publish_rows(commit: Commit, head: TableState, number: int) -> DmlResult:
+    """Publish changes of inline rows alone, without a snapshot."""
+    result = replace(commit.describe(RemovedFiles(), ()), attempts=number)
+    inline = _handover(commit, head)
+    return result if inline is None else inline.publish_rows(result, commit.idempotency_key)
+
+
+def _handover(commit: Commit, head: TableState) -> InlineHandover | None:
+    updates = commit.changes.metadata_updates
+    base = updates.applied(commit.base) if updates else commit.base
+    return handover_of(commit.tier, base, head, commit.changes, commit.check)
 
 
 def _with_updates(commit: Commit, head: TableState) -> TableState:

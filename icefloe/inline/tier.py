@@ -39,6 +39,7 @@ from icefloe.inline.decode import RowNames, decode_rows
 from icefloe.inline.deletes import read_deletes, read_facts
 from icefloe.inline.intents import clean_up, wait_for_intents
 from icefloe.inline.layout import InlineTable, inline_columns
+from icefloe.inline.lookups import LookupIndexes
 from icefloe.inline.rows import (
     InlineRows,
     count_rows,
@@ -101,6 +102,7 @@ class InlineTier:
         self._store = None if inline_uri is None else _separate_store(catalog, inline_uri)
         self._lock = threading.Lock()
         self._deletes: dict[int, InlineDeletes] = {}  # as they were read last, by table
+        self._lookups = LookupIndexes()
 
     @property
     def store(self) -> InlineStore:
@@ -177,6 +179,11 @@ class InlineTier:
             return None
         condition = AlwaysTrue() if condition is None else condition
         return self._cut(state, condition, schema=schema, limit=limit)
+
+    def index_lookups(self, cut: Cut | None, condition: BooleanExpression) -> None:
+        """Let the database find the rows of such conditions quickly, if there are many rows."""
+        if cut is not None:
+            self._lookups.add(self.store, cut.table, condition, cut.schema)
 
     def cut_to_flush(self, state: TableState, rows: int | None = None) -> Cut | None:
         """All inline rows of a table, or about so many of the oldest; None if it has no tier.

@@ -40,7 +40,7 @@ from icefloe.schema.to_spark import spark_schema, spark_type
 from icefloe.spark import columns
 from icefloe.spark.columns import quote, quoted, selected
 from icefloe.spark.errors import translate_spark_errors
-from icefloe.spark.frames import frame_of
+from icefloe.spark.frames import frame_of, no_rows
 from icefloe.spark.session import prepare
 from icefloe.storage.locations import spark_location, spark_uri
 
@@ -161,7 +161,7 @@ class Scan:
         schema = schema.add(columns.FILE, T.StringType()).add(columns.POS, T.LongType())
         if marked:
             schema = schema.add(columns.SELECTED, T.BooleanType())
-        return self.spark.createDataFrame([], schema)
+        return no_rows(self.spark, schema)
 
     def _read(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from decimal import Decimal
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -67,7 +68,8 @@ def test_round_trip_of_slices_and_chunks(drawn, start, size):
     part = rows.slice(start, size)
     chunked = pa.concat_tables([part, rows.slice(0, start), part])
     for each in (part, chunked):
-        decoded = decode_rows(stored(each, schema), schema, len(each))
+        with patch("icefloe.inline.decode._PARSED", 2):
+            decoded = decode_rows(stored(each, schema), schema, len(each))
         assert plain_rows(decoded) == plain_rows(pa.concat_tables([each]).combine_chunks())
 
 

@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DateType, LongType, NestedField, StringType, TimestampType
 
 from icefloe.errors import TableNotFoundError
-from icefloe.inline.bookkeeping import next_stamp
+from icefloe.inline.bookkeeping import last_number, next_stamp
 from icefloe.inline.decode import decode_rows
 from icefloe.inline.encode import encode_rows
 from icefloe.inline.layout import inline_columns
@@ -23,6 +23,7 @@ from icefloe.inline.rows import (
     estimate_bytes,
     insert_rows,
     missing_versions,
+    remove_unchanged,
     remove_versions,
     replace_rows,
     row_span,
@@ -157,6 +158,37 @@ def test_versions_are_removed_exactly(store, table, size):
         assert missing_versions(connection, table, versions) == [changed]
         assert remove_versions(connection, table, versions) == size
     assert stored_ids(store, table) == [-1]
+
+
+@pytest.mark.requirement("L07")
+def test_rows_that_were_all_read_are_removed_at_once(store, table):
+    insert(store, table, 1, 2, 3)
+    with store.reading() as connection:
+        read, through = select_versions(connection, table), last_number(connection)
+    insert(store, table, 4)
+    with store.writing(lock=table) as connection:
+        removed = remove_unchanged(connection, table, through, len(read))
+        assert removed is not connection.is_postgresql  # its numbers are in no order
+    assert stored_ids(store, table) == ([4] if removed else [1, 2, 3, 4])
+
+
+@pytest.mark.requirement("L07")
+@pytest.mark.parametrize("change", ["removed", "updated"])
+def test_rows_are_not_removed_at_once_if_one_was_changed(store, table, change):
+    insert(store, table, 1, 2, 3)
+    with store.reading() as connection:
+        read, through = select_versions(connection, table), last_number(connection)
+    with store.writing(lock=table) as connection:
+        if change == "removed":
+            remove_versions(connection, table, read[:1])
+        else:
+            stamp = next_stamp(connection)
+            encoded = [[7], [b"new"]]
+            replace_rows(connection, table, read[:1], table.columns, encoded, stamp.seq)
+    insert(store, table, 4)
+    with store.writing(lock=table) as connection:
+        assert not remove_unchanged(connection, table, through, len(read))
+    assert stored_ids(store, table) == ([2, 3, 4] if change == "removed" else [7, 2, 3, 4])
 
 
 def test_no_versions(store, table):

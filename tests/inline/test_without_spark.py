@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, StringType
 from pyspark.sql import DataFrame
@@ -333,3 +334,28 @@ def test_conditions_are_not_searched_for_again_if_nothing_changed(sparkless, mon
     once_before_publish(sparkless, lambda: table.insert([{**FEW[0], "id": 41, "d": None}]))
     table.delete().where("n = 4").execute()
     assert len(searched) == 1
+
+
+@pytest.mark.requirement("L14")
+def test_metadata_is_read_once_for_a_statement_on_inline_rows(sparkless, monkeypatch):
+    table, loaded = few(sparkless), []
+    load = SqlCatalog.load_table
+    monkeypatch.setattr(
+        SqlCatalog, "load_table", lambda self, name: loaded.append(name) or load(self, name)
+    )
+    table.update().set("n", "7").where("id = 1").execute()
+    assert len(loaded) == 1
+    once_before_publish(sparkless, lambda: table.insert([{**FEW[0], "id": 41, "d": None}]))
+    loaded.clear()
+    table.delete().where("id = 2").execute()
+    assert len(loaded) <= 2
+
+
+def test_a_commit_beside_a_statement_on_inline_rows_costs_no_retry(sparkless):
+    """The statement does not look at the table again before its first transaction."""
+    table = few(sparkless)
+    table.set_properties({"commit.retry.num-retries": "0"})
+    once_before_publish(sparkless, lambda: table.set_properties({"a": "b"}))
+    result = table.delete().where("id = 2").execute()
+    assert (result.mode, result.rows_deleted) == ("inline", 1)
+    assert ids(table) == [0, 1, 3, 4, 5]
