@@ -21,10 +21,10 @@ from icefloe.file_changes import FileChanges, InlineChanges, RowVersion
 from icefloe.inline.bookkeeping import claim_key, find_seq
 from icefloe.inline.encode import encode_rows
 from icefloe.inline.layout import InlineTable, Value, inline_columns
-from icefloe.inline.rows import insert_rows, row_span
+from icefloe.inline.rows import insert_rows
 from icefloe.inline.store import ChangeStamp, StoreConnection
 from icefloe.inline.tables import add_missing_columns, register_table
-from icefloe.inline.tier import Cut, InlineTier, PointerMovedError
+from icefloe.inline.tier import Cut, InlineTier
 from icefloe.metadata.table_state import TableState
 from icefloe.results import INLINE_MODE, DmlResult
 from icefloe.settings import INLINE_STORE
@@ -104,15 +104,13 @@ class InlineInsert:
         A catalog in another database was asked for it just before. What it says is not current any
         more is no harm: values are stored by field id.
         """
-        shares = self.tier.shares_database
-        if shares and not self.tier.has_pointer(connection, self.state):
-            raise PointerMovedError
         needed = inline_columns(self.state.schema)
-        table = self.tier.find(connection, self.state)
+        table = self.tier.find_current(connection, self.state)
         if table is None:
             uuid = str(self.state.metadata.table_uuid)
             table = register_table(connection, self.tier.name_of(self.state), uuid, needed)
-        if not shares:  # a flush must not find this insert's number taken and its rows missing
+        if not self.tier.shares_database:
+            # A flush must not find this insert's number taken and its rows missing.
             connection.lock_table(table, shared=True)
         return add_missing_columns(connection, table, needed)
 
@@ -123,8 +121,8 @@ class InlineInsert:
         encoded: list[list[Value]],
         stamp: ChangeStamp,
     ) -> int:
-        insert_rows(connection, table, inline_columns(self.state.schema), encoded, stamp)
-        return row_span(connection, table)
+        columns = inline_columns(self.state.schema)
+        return insert_rows(connection, table, columns, encoded, stamp).span
 
     def _has_landed(self, stamp: ChangeStamp) -> bool:
         """Whether the rows are there; if they are flushed already, only the key shows it."""

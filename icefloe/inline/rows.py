@@ -66,6 +66,12 @@ class InsertedRows:
     first: int
     last: int
     count: int
+    oldest: int  # the first id that the table has
+
+    @property
+    def span(self) -> int:
+        """An upper bound of the number of rows that the table has."""
+        return self.last - self.oldest + 1
 
 
 # -------------------------------------------------------------------------------------------------
@@ -98,13 +104,18 @@ def insert_rows(
     rows = list(zip(repeat(stamp.seq), repeat(stamp.at), *encoded, strict=False))
     statement = _sqlite_insert(table.id, tuple(columns))
     connection.connection.exec_driver_sql(statement, rows)
-    last = connection.execute(_LAST_ROW_ID).scalar_one()
-    return InsertedRows(last - len(rows) + 1, last, len(rows))
+    last, oldest = connection.execute(_inserted(table.rows)).one()
+    return InsertedRows(last - len(rows) + 1, last, len(rows), oldest)
 
 
 # Statements of every insert are built once, which is most of their time.
 _REGISTERED = sa.select(TABLE.c.id).where(TABLE.c.id == sa.bindparam("table"))
-_LAST_ROW_ID = sa.select(sa.func.last_insert_rowid())
+
+
+@lru_cache(maxsize=1000)
+def _inserted(rows: sa.Table) -> sa.Select[Any]:
+    oldest = sa.select(sa.func.min(rows.c.row_id)).scalar_subquery()
+    return sa.select(sa.func.last_insert_rowid(), oldest)
 
 
 @lru_cache(maxsize=1000)
@@ -126,18 +137,20 @@ def _insert_arrays(
         f"WITH inserted AS (INSERT INTO {table.rows.name} (seq, at, {names}) "  # noqa: S608
         f"SELECT %s::bigint, %s::bigint, {names} FROM {_arrays(columns)} AS v({names}) "
         f"WHERE EXISTS (SELECT 1 FROM {TABLE.name} WHERE id = %s) RETURNING row_id) "
-        "SELECT min(row_id), max(row_id), count(*) FROM inserted"
+        # Rows that one statement inserts are not there yet for the rest of it.
+        f"SELECT min(row_id), max(row_id), count(*), (SELECT min(row_id) FROM {table.rows.name}) "
+        "FROM inserted"
     )
     values = (stamp.seq, stamp.at, *map(_array, encoded), table.id)
     try:
-        first, last, count = connection.connection.exec_driver_sql(statement, values).one()
+        first, last, count, oldest = connection.connection.exec_driver_sql(statement, values).one()
     except DBAPIError as error:
         if getattr(error.orig, "sqlstate", None) == _UNDEFINED_TABLE:
             raise dropped(table) from error
         raise
     if not count:
         raise dropped(table)
-    return InsertedRows(first, last, count)
+    return InsertedRows(first, last, count, first if oldest is None else min(first, oldest))
 
 
 def _names(columns: Sequence[InlineColumn]) -> str:

@@ -29,6 +29,7 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 import sqlalchemy as sa
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -150,6 +151,21 @@ class InlineStore:
         except ArgumentError:  # its message may have the text, and that a password
             raise StatementError(f"inline_uri= is not the URL of a database. {_URLS}") from None
         return cls(checked_url(url, _URLS))
+
+    @classmethod
+    def beside(cls, catalog: Catalog, uri: str) -> InlineStore:
+        """The store of a catalog that is not in a database which can have inline rows itself."""
+        if isinstance(catalog, SqlCatalog):
+            try:
+                database = cls.of_catalog(catalog).database
+            except UnsupportedTableError:
+                return cls.of_uri(uri)
+            raise StatementError(
+                "inline_uri= is for catalogs such as REST, Glue and Hive. The catalog "
+                f"{catalog.name!r} keeps inline rows in its own database, {database}. Connect "
+                "without inline_uri=."
+            )
+        return cls.of_uri(uri)
 
     @property
     def database(self) -> str:

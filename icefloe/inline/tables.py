@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import sqlalchemy as sa
 
@@ -17,6 +18,7 @@ from icefloe.inline.layout import (
     DELETE,
     FILE,
     POINTERS,
+    STORE,
     TABLE,
     InlineColumn,
     InlineTable,
@@ -127,6 +129,27 @@ def _select(connection: StoreConnection, *conditions: sa.ColumnElement[bool]) ->
     return _tables(connection.execute(_SELECTED.where(*conditions)))
 
 
+@dataclass(frozen=True, slots=True)
+class FoundTable:
+    """What one look at the catalog and the store says of a table, both in one database."""
+
+    pointer: str | None  # the location of its current metadata; None: the catalog has no such table
+    store_id: str
+    table: InlineTable | None
+
+
+def look_up(connection: StoreConnection, name: CatalogTable, table_uuid: str) -> FoundTable:
+    """Pointer, store and table by one statement: most of an insert's time is statements."""
+    named = {
+        "catalog": name.catalog,
+        "namespace": name.namespace,
+        "name": name.name,
+        "uuid": table_uuid,
+    }
+    location, store_id, *row = connection.execute(_LOOKED_UP, named).one()
+    return FoundTable(location, store_id, None if row[0] is None else _table(*row))
+
+
 # Statements of every insert are built once, which is most of their time.
 _SELECTED = sa.select(
     TABLE.c.id,
@@ -142,10 +165,13 @@ _BY_UUID = _SELECTED.where(
 
 
 def _tables(rows: AnyRows) -> list[InlineTable]:
-    return [
-        InlineTable(table_id, catalog, uuid, namespace, name, _split(columns))
-        for table_id, catalog, uuid, namespace, name, columns in rows
-    ]
+    return [_table(*row) for row in rows]
+
+
+def _table(
+    table_id: int, catalog: str, uuid: str, namespace: str, name: str, columns: str
+) -> InlineTable:
+    return InlineTable(table_id, catalog, uuid, namespace, name, _split(columns))
 
 
 def _has_uuid(catalog_name: str, table_uuid: str) -> tuple[sa.ColumnElement[bool], ...]:
@@ -156,6 +182,7 @@ def _joined(columns: Sequence[InlineColumn]) -> str:
     return ",".join(column.name for column in columns)
 
 
+@lru_cache(maxsize=1000)
 def _split(names: str) -> tuple[InlineColumn, ...]:
     return tuple(InlineColumn.of_name(name) for name in names.split(",") if name)
 
@@ -191,6 +218,17 @@ _POINTER = sa.select(POINTERS.c.metadata_location).where(
 
 
 _POINTER_KEPT = _POINTER.with_for_update(read=True)
+_LOOKED_UP = sa.select(
+    _POINTER.scalar_subquery(), STORE.c.store_id, *_SELECTED.selected_columns
+).select_from(
+    STORE.outerjoin(
+        TABLE,
+        sa.and_(
+            TABLE.c.catalog_name == sa.bindparam("catalog"),
+            TABLE.c.table_uuid == sa.bindparam("uuid"),
+        ),
+    )
+)
 
 
 def swap_pointer(connection: StoreConnection, name: CatalogTable, old: str, new: str) -> bool:

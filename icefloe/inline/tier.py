@@ -24,7 +24,7 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
-from icefloe.errors import StatementError, UnsupportedTableError
+from icefloe.errors import UnsupportedTableError
 from icefloe.file_changes import RowVersion
 from icefloe.inline.bookkeeping import (
     count_removed_intents,
@@ -58,6 +58,7 @@ from icefloe.inline.tables import (
     drop_table,
     dropped,
     find_table,
+    look_up,
     pointer,
     register_table,
     rename_table,
@@ -99,7 +100,7 @@ class InlineTier:
         self._catalog = catalog
         # Whether inline rows are in the catalog's database, and commits are transactions of it.
         self.shares_database = inline_uri is None
-        self._store = None if inline_uri is None else _separate_store(catalog, inline_uri)
+        self._store = None if inline_uri is None else InlineStore.beside(catalog, inline_uri)
         self._lock = threading.Lock()
         self._deletes: dict[int, InlineDeletes] = {}  # as they were read last, by table
         self._lookups = LookupIndexes()
@@ -134,8 +135,7 @@ class InlineTier:
         """
         if not state.has_inline_tier or not self.shares_database:
             return replace(state, inline_deletes=InlineDeletes())
-        with self._reading(state) as connection:
-            table = self.find(connection, state)
+        with self._reading(state) as (connection, table):
             deletes = InlineDeletes() if table is None else self.deletes(connection, table)
         return replace(state, inline_deletes=deletes)
 
@@ -208,8 +208,7 @@ class InlineTier:
         schema: Schema | None = None,
         limit: int | None = None,
     ) -> Cut | None:
-        with self._reading(state) as connection:
-            table = self.find(connection, state)
+        with self._reading(state) as (connection, table):
             if table is None:
                 return None
             self._refuse_other_deletes(connection, state, table)
@@ -253,8 +252,7 @@ class InlineTier:
         """
         if not state.has_inline_tier:
             return 0
-        with self._reading(state) as connection:
-            table = self.find(connection, state)
+        with self._reading(state) as (connection, table):
             if table is None:
                 return 0
             self._refuse_other_deletes(connection, state, table)
@@ -266,14 +264,39 @@ class InlineTier:
 
         Refuses a table whose rows are in another database: without them it would be incomplete.
         """
+        if INLINE_STORE in state.metadata.properties:
+            self._refuse_other_store(state, read_store_id(connection))
+        return find_table(connection, self._catalog_name, str(state.metadata.table_uuid))
+
+    def find_current(self, connection: StoreConnection, state: TableState) -> InlineTable | None:
+        """What `find` returns, of a state that is current by the catalog's pointer.
+
+        A catalog in another database has its pointer elsewhere.
+
+        Raises:
+            PointerMovedError: `state` is no longer the table's current state.
+        """
+        if not self.shares_database:
+            return self.find(connection, state)
+        name, uuid = self.name_of(state), str(state.metadata.table_uuid)
+        if not connection.installed:
+            if pointer(connection, name) != state.pointer:
+                raise PointerMovedError
+            return self.find(connection, state)
+        found = look_up(connection, name, uuid)
+        if found.pointer != state.pointer:
+            raise PointerMovedError
+        self._refuse_other_store(state, found.store_id)
+        return found.table
+
+    def _refuse_other_store(self, state: TableState, store_id: str | None) -> None:
         stored_in = state.metadata.properties.get(INLINE_STORE)
-        if stored_in is not None and stored_in != read_store_id(connection):
+        if stored_in is not None and stored_in != store_id:
             raise UnsupportedTableError(
                 f"The newest rows of {state.name} are in the inline store {stored_in}, which is "
                 f"not in {self.store.database}. Open the lake through the catalog that wrote them, "
                 "or with inline_uri= of their database."
             )
-        return find_table(connection, self._catalog_name, str(state.metadata.table_uuid))
 
     def versions(
         self, state: TableState
@@ -286,8 +309,7 @@ class InlineTier:
         if not state.has_inline_tier:
             return None, [], None
         through = None if self.shares_database else self._last_change(state)
-        with self._reading(state) as connection:
-            table = self.find(connection, state)
+        with self._reading(state) as (connection, table):
             if table is None:
                 return None, [], None
             self._refuse_other_deletes(connection, state, table)
@@ -425,12 +447,10 @@ class InlineTier:
         return self._catalog.name if self.shares_database else ""
 
     @contextmanager
-    def _reading(self, state: TableState) -> Iterator[StoreConnection]:
+    def _reading(self, state: TableState) -> Iterator[tuple[StoreConnection, InlineTable | None]]:
         """A transaction that reads rows of a state, which is current all the time."""
         with self.store.reading() as connection:
-            if self.shares_database and not self.has_pointer(connection, state):
-                raise PointerMovedError
-            yield connection
+            yield connection, self.find_current(connection, state)
         if not self.shares_database and not self._is_current_in_catalog(state):
             raise PointerMovedError
 
@@ -468,18 +488,3 @@ class InlineTier:
         if metadata.table_uuid != state.metadata.table_uuid:
             raise dropped(table)
         return metadata
-
-
-def _separate_store(catalog: Catalog, inline_uri: str) -> InlineStore:
-    """A store for a catalog that is not in a database which can have inline rows itself."""
-    if isinstance(catalog, SqlCatalog):
-        try:
-            database = InlineStore.of_catalog(catalog).database
-        except UnsupportedTableError:
-            return InlineStore.of_uri(inline_uri)
-        raise StatementError(
-            "inline_uri= is for catalogs such as REST, Glue and Hive. The catalog "
-            f"{catalog.name!r} keeps inline rows in its own database, {database}. Connect without "
-            "inline_uri=."
-        )
-    return InlineStore.of_uri(inline_uri)
