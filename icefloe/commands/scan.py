@@ -235,7 +235,7 @@ def _spark_arrow_schema(spark: SparkSession, state: TableState, names: Sequence[
 
 def inline_frame(spark: SparkSession, cut: Cut) -> DataFrame:
     """Inline rows with the table's columns, then `inline` as file and the row id as position."""
-    places = {names.FILE: pa.array([INLINE_FILE] * len(cut.rows), pa.string())}
+    places = {names.FILE: pa.repeat(pa.scalar(INLINE_FILE, pa.string()), len(cut.rows))}
     places[names.POS] = pa.array(cut.rows.row_ids, pa.int64())
     arrow = cut.arrow()
     table = pa.table([*arrow.columns, *places.values()], names=[*arrow.column_names, *places])

@@ -40,13 +40,13 @@ from icefloe.inline.layout import (
     NANOSECONDS,
     NESTED,
     STRING,
+    ColumnValues,
     InlineColumn,
-    Value,
     kind_of,
 )
 from icefloe.schema.arrow_values import arrow_schema
 
-_Decoder = Callable[[Sequence[Any], pa.DataType], pa.Array]
+_Decoder = Callable[[ColumnValues, pa.DataType], pa.Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class RowNames:
 
 
 def decode_rows(
-    columns: Mapping[str, Sequence[Value]],
+    columns: Mapping[str, ColumnValues],
     schema: Schema,
     rows: int,
     names: RowNames | None = None,
@@ -88,7 +88,7 @@ class _Field:
 
     field: NestedField
     expected: pa.DataType
-    columns: Mapping[str, Sequence[Value]]
+    columns: Mapping[str, ColumnValues]
     names: RowNames | None
 
     def array(self, rows: int) -> pa.Array:
@@ -106,19 +106,20 @@ class _Field:
             return pa.nulls(rows, self.expected)
         return stored[0] if len(stored) == 1 else pc.coalesce(*stored)
 
-    def _decode(self, values: Sequence[Value], kind: str) -> pa.Array:
+    def _decode(self, values: ColumnValues, kind: str) -> pa.Array:
         try:
             return self._decode_all(values, kind)
         except _DECODE_ERRORS:
-            for row, value in enumerate(values):
+            for row, value in enumerate(_listed(values)):
                 try:
                     self._decode_all([value], kind)
                 except _DECODE_ERRORS as error:
                     raise self._damaged(row) from error
             raise
 
-    def _decode_all(self, values: Sequence[Any], kind: str) -> pa.Array:
+    def _decode_all(self, values: ColumnValues, kind: str) -> pa.Array:
         if kind == NESTED:
+            values = _listed(values)
             parts = (values[n : n + _PARSED] for n in range(0, max(len(values), 1), _PARSED))
             arrays = [_from_json(_parse(p), self.field.field_type, self.expected) for p in parts]
             return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
@@ -134,23 +135,35 @@ class _Field:
         )
 
 
-_PARSED = 5000  # documents at a time: of more, Python's collector would look at each again
+_PARSED = 500  # documents at a time: of more, Python's collector would look at each again
 _DECODE_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError)
+
+
+def _listed(values: ColumnValues) -> Sequence[Any]:
+    return values.to_pylist() if isinstance(values, pa.Array) else values
+
+
+def _array(values: ColumnValues, kind: pa.DataType) -> pa.Array:
+    """The values as an array without an offset."""
+    if not isinstance(values, pa.Array):
+        return pa.array(values, kind)
+    array = values.cast(kind)
+    return pa.concat_arrays([array, array[:0]]) if array.offset else array
 
 
 # -------------------------------------------------------------------------------------------------
 # Leaves
 
 
-def _decode_leaves(values: Sequence[Any], kind: str, expected: pa.DataType) -> pa.Array:
+def _decode_leaves(values: ColumnValues, kind: str, expected: pa.DataType) -> pa.Array:
     if isinstance(expected, pa.BaseExtensionType):
         storage = _DECODERS[kind](values, expected.storage_type)
         return pa.ExtensionArray.from_storage(expected, storage)
     return _DECODERS[kind](values, expected)
 
 
-def _decode_integers(values: Sequence[Any], expected: pa.DataType) -> pa.Array:
-    numbers = pa.array(values, pa.int64())
+def _decode_integers(values: ColumnValues, expected: pa.DataType) -> pa.Array:
+    numbers = _array(values, pa.int64())
     if pa.types.is_boolean(expected):
         if pc.any(pc.invert(pc.is_in(numbers, pa.array([0, 1, None])))).as_py():
             raise ValueError("neither 0 nor 1")
@@ -160,22 +173,22 @@ def _decode_integers(values: Sequence[Any], expected: pa.DataType) -> pa.Array:
     return numbers.cast(expected)
 
 
-def _decode_days(values: Sequence[Any], expected: pa.DataType) -> pa.Array:
+def _decode_days(values: ColumnValues, expected: pa.DataType) -> pa.Array:
     """Dates, also those of a column that has timestamps now."""
     days = _decode_integers(values, pa.date32())
     return days if pa.types.is_date32(expected) else days.cast(expected)
 
 
-def _decode_floats(values: Sequence[Any], expected: pa.DataType) -> pa.Array:
-    numbers = pa.array(values, pa.int64())
+def _decode_floats(values: ColumnValues, expected: pa.DataType) -> pa.Array:
+    numbers = _array(values, pa.int64())
     bits = pc.fill_null(numbers, 0).to_numpy()
     doubles = np.where(bits < 0, bits ^ MAGNITUDE_BITS, bits).view(np.float64)
     mask = numbers.is_null().to_numpy(zero_copy_only=False) if numbers.null_count else None
     return pa.array(doubles, pa.float64(), mask=mask, from_pandas=False).cast(expected)
 
 
-def _decode_decimals(values: Sequence[Any], expected: pa.DataType) -> pa.Array:
-    biased = pa.array(values, pa.binary(DECIMAL_BYTES))
+def _decode_decimals(values: ColumnValues, expected: pa.DataType) -> pa.Array:
+    biased = _array(values, pa.binary(DECIMAL_BYTES))
     if not len(biased):
         return pa.array([], expected)
     validity, data = biased.buffers()
@@ -190,10 +203,10 @@ def _decode_decimals(values: Sequence[Any], expected: pa.DataType) -> pa.Array:
     return decimals
 
 
-def _decode_bytes(values: Sequence[Any], expected: pa.DataType) -> pa.Array:
+def _decode_bytes(values: ColumnValues, expected: pa.DataType) -> pa.Array:
     if pa.types.is_fixed_size_binary(expected):
-        return pa.array(values, expected)
-    return pa.array(values, pa.large_binary()).cast(expected)
+        return _array(values, expected)
+    return _array(values, pa.large_binary()).cast(expected)
 
 
 _DECODERS: Mapping[str, _Decoder] = {

@@ -7,11 +7,12 @@ and PostgreSQL compare them alike. Names and values of users appear in no identi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
+import pyarrow as pa
 import sqlalchemy as sa
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
@@ -41,6 +42,7 @@ from pyiceberg.types import (
 from icefloe.errors import UnsupportedTableError
 
 Value: TypeAlias = int | bytes | None  # of a column in the database
+ColumnValues: TypeAlias = Sequence[Value] | pa.Array  # arrays are of int64 or large_binary
 
 # Of these tables: an earlier one gets the tables that it lacks, a later one is refused.
 FORMAT = 2

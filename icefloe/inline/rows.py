@@ -8,7 +8,7 @@ here, all names are the store's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
@@ -22,6 +22,7 @@ from icefloe.file_changes import RowVersion
 from icefloe.inline.layout import (
     EARLIER_KINDS,
     TABLE,
+    ColumnValues,
     InlineColumn,
     InlineTable,
     Value,
@@ -43,7 +44,7 @@ class InlineRows:
 
     row_ids: list[int]
     seqs: list[int]
-    values: dict[str, list[Value]]
+    values: Mapping[str, ColumnValues]
 
     def __len__(self) -> int:
         return len(self.row_ids)
@@ -192,8 +193,7 @@ def select_rows(
     Of each field of `columns` all columns are read that the database has, also those of the kind
     that it had before a promotion.
     """
-    fields = {column.field_id for column in columns}
-    stored = [column.name for column in table.columns if column.field_id in fields]
+    stored = [column.name for column in stored_columns(table, columns)]
     rows = table.rows
     selected = sa.select(rows.c.row_id, rows.c.seq, *(rows.c[name] for name in stored))
     result = connection.execute(_narrowed(selected, where).order_by(rows.c.row_id).limit(limit))
@@ -204,6 +204,12 @@ def select_rows(
             values.extend(more)
     result.close()
     return InlineRows(read[0], read[1], dict(zip(stored, read[2:], strict=True)))
+
+
+def stored_columns(table: InlineTable, columns: Sequence[InlineColumn]) -> list[InlineColumn]:
+    """The columns that the database has of the fields of `columns`, in any kind."""
+    fields = {column.field_id for column in columns}
+    return [column for column in table.columns if column.field_id in fields]
 
 
 def select_versions(

@@ -40,11 +40,11 @@ from icefloe.inline.deletes import read_deletes, read_facts
 from icefloe.inline.intents import clean_up, wait_for_intents
 from icefloe.inline.layout import InlineTable, inline_columns
 from icefloe.inline.lookups import LookupIndexes
+from icefloe.inline.many_rows import read_rows
 from icefloe.inline.rows import (
     InlineRows,
     count_rows,
     last_change,
-    select_rows,
     select_versions,
 )
 from icefloe.inline.store import (
@@ -215,7 +215,7 @@ class InlineTier:
             schema = state.schema if schema is None else schema
             judged = self._translate(connection, state, table, condition, through)
             enough = limit if judged.exact else None
-            rows = select_rows(connection, table, inline_columns(schema), judged.where, enough)
+            rows = read_rows(connection, table, inline_columns(schema), judged.where, enough)
             read_at = last_number(connection) if self.shares_database else None
             return Cut(table, schema, rows, judged.exact, read_at, through)
 
