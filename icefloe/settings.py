@@ -303,6 +303,12 @@ class Settings:
     manifest_target_bytes: int = _property(
         "commit.manifest.target-size-bytes", _SIZE, "8388608", "Size of merged manifests."
     )
+    index_location: str | None = _property(
+        "icefloe.index.location",
+        _TEXT,
+        None,
+        "Folder of the sidecars of indexes; `_icefloe/index` in the table's location if not set.",
+    )
     gc_enabled: bool = _property(
         "gc.enabled",
         _BOOLEAN,

@@ -19,7 +19,7 @@ RANKS = [
     ["storage", "spark", "schema", "parquet", "tasks"],
     ["metadata"],
     ["file_changes", "statements"],
-    ["pruning", "deletes", "scan", "writing", "inline"],
+    ["pruning", "deletes", "scan", "writing", "inline", "indexes"],
     ["commit"],
     ["commands"],
     ["maintenance", "inspection", "builders"],
@@ -79,8 +79,9 @@ def test_every_module_has_a_room():
 
 def test_the_house_has_few_modules():
     modules = [m for m in MODULES if m.name != "__init__.py"]
-    # 130 for what there was before the inline tier, which has a room and six commands of its own.
-    assert len(modules) <= 155
+    # 130 for what there was before the inline tier and the indexes, which have rooms and commands of
+    # their own.
+    assert len(modules) <= 175
     assert len([m for m in modules if m.parent == PACKAGE]) <= 12
 
 

@@ -149,7 +149,7 @@ def plan_rows(
         manifests_skipped=files.manifests_skipped,
         estimated_bytes_read=sum(f.bytes for f in planned if f.action is not FileAction.DROP),
         estimated_bytes_written=_bytes_written(planned, has_new_versions=bool(assigned)),
-        reasons=(f"mode {mode.value}: {source}", f"isolation {isolation.value}"),
+        reasons=(f"mode {mode.value}: {source}", f"isolation {isolation.value}", *files.notes),
     )
 
 

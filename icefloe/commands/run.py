@@ -38,6 +38,7 @@ from icefloe.commit.catalog import refuse_partial_history
 from icefloe.commit.publish import IDEMPOTENCY_KEY, Commit, find_earlier_result, publish
 from icefloe.commit.snapshot import RemovedFiles
 from icefloe.errors import ConflictError, StatementError
+from icefloe.indexes.definitions import delete_written_files
 from icefloe.inline.facts import read_inline_facts
 from icefloe.inline.tier import PointerMovedError
 from icefloe.metadata.table_state import MAIN, TableState, ancestors
@@ -53,7 +54,6 @@ from icefloe.statements import (
     WriteKind,
     WriteStatement,
 )
-from icefloe.storage.files import delete_files_of_statement
 
 log = logging.getLogger("icefloe")
 
@@ -240,7 +240,7 @@ def _run_on(state: TableState, command: Command[P], context: Context) -> DmlResu
             context.before_publish()
         except BaseException:
             # A task that has not heard of the failure yet may still write a file: an orphan.
-            delete_files_of_statement(state.io, state.data_location, statement_id)
+            delete_written_files(state, statement_id)
             raise
         return _publish(command, context, state, outcome, statement_id)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from icefloe.commands.bind import Bound, bind_statement
 from icefloe.commands.context import (
@@ -26,11 +27,13 @@ from icefloe.commands.row_changes import (
     ChangedRows,
     RowChange,
     change_rows,
+    count,
     inline_changes,
 )
 from icefloe.commit.conflicts import ConflictCheck
 from icefloe.deletes.dangling import dangling_deletes
-from icefloe.file_changes import FileChanges, RemoveFiles
+from icefloe.file_changes import DeletedRows, FileChanges, RemoveFiles
+from icefloe.indexes.definitions import usable
 from icefloe.inline.tier import Cut
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate, FilePlan, plan_files
@@ -69,9 +72,11 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
     def plan(self, state: TableState, _resources: ExitStack) -> _RowPlan:
         """Bind names and types, choose the files, decide what happens to each.
 
-        Spark is not asked where the statement is certain and the inline tier has all its rows.
+        Spark is not asked where the statement is certain and the inline tier has all its rows, or
+        indexes have their positions.
         """
-        local = bind_locally(self.statement, state) if state.has_inline_tier else None
+        may_be_local = state.has_inline_tier or usable(state)
+        local = bind_locally(self.statement, state) if may_be_local else None
         if local is not None and (planned := self._plan_locally(state, local)) is not None:
             return planned
         return self._plan_with_spark(state)
@@ -86,13 +91,23 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
     def _plan_locally(self, state: TableState, local: LocalBound) -> _RowPlan | None:
         """The plan without Spark; None where files may have more than a few rows to change."""
         files = plan_files(state, local.lowered)
-        if not are_few_and_plain(partly := _partly_matching(local, files)):
+        partly = _partly_matching(local, files)
+        if not (_positions_are_known(local, partly) or are_few_and_plain(partly)):
             return None
         cut = self.context.tier.cut(state, local.lowered.inclusive)
         if cut is not None and not cut.is_exact:
             return None
         plan = self._planned(state, local, files, cut)
-        return None if partly and not self._goes_inline(plan) else plan
+        if not partly or self._deletes_by_index(plan) or self._goes_inline(plan):
+            return plan
+        return None
+
+    def _deletes_by_index(self, plan: _RowPlan) -> bool:
+        """Whether positions from indexes become deletes: no data file is read."""
+        if not isinstance(plan.bound, LocalBound) or plan.plan.mode is not UpdateMode.MERGE_ON_READ:
+            return False
+        partly = _partly_matching(plan.bound, plan.files)
+        return bool(partly) and _positions_are_known(plan.bound, partly)
 
     def _goes_inline(self, plan: _RowPlan) -> bool:
         """Whether few rows of files are changed in the database, without new files."""
@@ -123,6 +138,9 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
     def explain(self, plan: _RowPlan) -> Plan:
         """The plan, with what the footers of files to rewrite say."""
         shown = with_footers(plan.plan, plan.state, plan.files.candidates, plan.bound.assigned)
+        if self._deletes_by_index(plan):
+            no_read = "positions are known from the index: no data file is read"
+            shown = replace(shown, reasons=(*shown.reasons, no_read), estimated_bytes_read=0)
         if not (plan.files.candidates and self._goes_inline(plan)):
             return shown
         few = f"up to {MOST_INLINE_ROWS:,} rows of files change in the database, without a snapshot"
@@ -133,6 +151,8 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
         self.context.tier.index_lookups(plan.cut, plan.bound.lowered.inclusive)
         changes, counts = self._change(plan, statement_id)
         report = row_report(plan.plan, changes, counts)
+        if self._deletes_by_index(plan):
+            report = replace(report, files_scanned=0)
         inline = changes.inline
         report, changes = with_inline_changes(self.context.tier, report, changes, inline)
         return Outcome(report, changes, _conflict_check(plan))
@@ -141,7 +161,11 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
         """What changes in both tiers, and the rows of files that do."""
         bound = plan.bound
         if isinstance(bound, LocalBound):
-            in_files = _change_locally(bound, plan)
+            in_files = (
+                _delete_by_index(plan, inline=self._goes_inline(plan))
+                if self._deletes_by_index(plan)
+                else _change_locally(bound, plan)
+            )
             if in_files is None:
                 return self._change(self._plan_with_spark(plan.state), statement_id)
             changes, counts = in_files
@@ -191,7 +215,39 @@ def _change_locally(bound: LocalBound, plan: _RowPlan) -> ChangedRows | None:
     return replace(few, removal=changes.removal), counts + few_counts
 
 
-def _partly_matching(bound: LocalBound, files: FilePlan) -> list[Candidate]:
+def _positions_are_known(bound: LocalBound, files: Sequence[Candidate]) -> bool:
+    """Whether indexes have exactly the rows of files that a DELETE matches."""
+    return not bound.assigned and all(
+        c.answer is not None and c.answer.exact and not c.equality_deletes for c in files
+    )
+
+
+def _delete_by_index(plan: _RowPlan, *, inline: bool) -> ChangedRows:
+    """Delete the rows at the positions that indexes returned; files without other rows go."""
+    state, bound = plan.state, plan.bound
+    partly = _partly_matching(bound, plan.files)
+    deleted, _ = read_deleted_rows(state, partly)
+    hits = {
+        c.path: rows
+        for c in partly
+        if c.answer is not None and (rows := c.answer.positions - deleted.get(c.path, BitMap64()))
+    }
+    if inline and count(hits) <= MOST_INLINE_ROWS:
+        changes, counts = _drop_files(state, plan.files, {c.path for c in partly})
+        few, few_counts = inline_changes([c for c in partly if c.path in hits], hits, None)
+        return replace(few, removal=changes.removal), counts + few_counts
+    left = {
+        c.path: DeletedRows(c.live, hits[c.path])
+        for c in partly
+        if c.path in hits and len(hits[c.path]) < c.live.rows - len(deleted.get(c.path, ()))
+    }
+    kept = {c.path for c in partly if c.path in left or c.path not in hits}
+    changes, counts = _drop_files(state, plan.files, kept)
+    marked = RowCounts(rows_deleted=sum(len(rows.positions) for rows in left.values()))
+    return replace(changes, deleted_rows=left), counts + marked
+
+
+def _partly_matching(bound: Bound | LocalBound, files: FilePlan) -> list[Candidate]:
     """Files of which rows have to be read; a DELETE removes others as a whole."""
     if bound.assigned:
         return list(files.candidates)

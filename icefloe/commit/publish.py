@@ -38,11 +38,12 @@ from icefloe.deletes.position_deletes import (
 )
 from icefloe.errors import CommitStateUnknownError, ConflictError, StorageError
 from icefloe.file_changes import FileChanges
+from icefloe.indexes.definitions import delete_written_files, sidecars_of
 from icefloe.inline.tier import InlineTier
 from icefloe.metadata.files import unpartitioned_specs
 from icefloe.metadata.table_state import TableState, ancestors, state_of, unreadable_columns
 from icefloe.results import INLINE_MODE, DmlResult
-from icefloe.storage.files import delete_files, delete_files_of_statement
+from icefloe.storage.files import delete_files
 
 IDEMPOTENCY_KEY = "icefloe.idempotency-key"
 
@@ -74,6 +75,7 @@ def publish(commit: Commit) -> DmlResult:
     base, snapshot_id = commit.base, commit.base.metadata.new_snapshot_id()
     progress = _Progress()
     written = [file.file_path for file in commit.changes.added_data]
+    written += sidecars_of(base, written)
     try:
         deletes = write_position_deletes(base, commit.statement_id, commit.changes.deleted_rows)
         written += [file.file_path for file in deletes]
@@ -91,7 +93,7 @@ def publish(commit: Commit) -> DmlResult:
             raise unknown(base.name, snapshot_id, error) from error
         delete_files(base.io, written)
         # And what is not in the changes, such as delete files that were not finished.
-        delete_files_of_statement(base.io, base.data_location, commit.statement_id)
+        delete_written_files(base, commit.statement_id)
         raise
 
 

@@ -103,6 +103,16 @@ class TableState:
         return _folder(self.metadata, "write.data.path", "data")
 
     @property
+    def index_location(self) -> str:
+        """Folder of the sidecars of indexes.
+
+        Other engines keep it: they skip folders whose name begins with an underscore, or delete
+        files whose name is that of no reachable file, and a sidecar has the name of its data file.
+        """
+        configured = self.settings.index_location
+        return (configured or f"{self.metadata.location.rstrip('/')}/_icefloe/index").rstrip("/")
+
+    @property
     def metadata_location(self) -> str:
         """Folder of manifests and metadata."""
         return metadata_folder(self.metadata)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pyiceberg.transforms import IdentityTransform
 
 from icefloe.errors import UnsupportedTableError
+from icefloe.indexes.lookup import IndexAnswer, look_up
 from icefloe.metadata.files import DeleteIndex, LiveFile, SnapshotFiles, unpartitioned_specs
 from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.table_state import TableState
@@ -24,6 +25,7 @@ class Candidate:
     equality_deletes: tuple[LiveFile, ...] = ()
     covered: bool = False  # the condition is provably TRUE for every row
     lacks_identity_columns: bool = False  # values of a partition column may be in metadata only
+    answer: IndexAnswer | None = None  # what the table's indexes say; None: nothing
 
     @property
     def path(self) -> str:
@@ -55,6 +57,7 @@ class FilePlan:
     manifests_read: int
     manifests_skipped: int
     files: SnapshotFiles
+    notes: tuple[str, ...] = ()  # on the use of indexes, for people
 
     @property
     def files_skipped(self) -> int:
@@ -63,8 +66,31 @@ class FilePlan:
 
 
 def plan_files(state: TableState, lowered: FilePredicate) -> FilePlan:
-    """Select the files that may hold rows the condition is TRUE for; never too few."""
-    return choose_files(state, FileMatcher(lowered, state.schema, state.metadata.specs()))
+    """Select the files that may hold rows the condition is TRUE for; never too few.
+
+    Of the files that partitions and bounds do not rule out, the table's indexes rule out more.
+    """
+    matcher = FileMatcher(lowered, state.schema, state.metadata.specs())
+    return _narrowed_by_indexes(state, lowered, choose_files(state, matcher))
+
+
+def _narrowed_by_indexes(state: TableState, lowered: FilePredicate, plan: FilePlan) -> FilePlan:
+    asked = [candidate.live for candidate in plan.candidates if not candidate.covered]
+    lookup = look_up(state, lowered.inclusive, asked)
+    if not lookup.indexes:
+        return plan
+    answers = lookup.answers
+    candidates: list[Candidate] = []
+    skipped = list(plan.skipped)
+    for candidate in plan.candidates:
+        answer = answers.get(candidate.path)
+        if answer is not None and not answer.positions:
+            skipped.append(SkippedFile(candidate.path, f"index {', '.join(answer.indexes)}"))
+        else:
+            candidates.append(replace(candidate, answer=answer))
+    return replace(
+        plan, candidates=tuple(candidates), skipped=tuple(skipped), notes=lookup.notes(len(asked))
+    )
 
 
 def choose_files(

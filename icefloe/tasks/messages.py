@@ -80,6 +80,7 @@ class WrittenFile:
     nans: Mapping[str, int]  # by leaf path
     split_offsets: tuple[int, ...]
     copied: CopiedChunks = CopiedChunks()
+    not_indexed: tuple[str, ...] = ()  # why sidecars of indexes could not be written
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from icefloe.parquet.footer import MAGIC, footer_bytes, group_rows
 from icefloe.parquet.partial_rewrite import GroupChange, PartialRewrite, SplicedFile, cannot_copy
 from icefloe.parquet.schema import columns_of
 from icefloe.parquet.thrift import items, value
-from icefloe.storage.filesystem import delete_quietly, is_local_disk, open_output
+from icefloe.storage.filesystem import is_local_disk, open_output
 from icefloe.tasks.arrow import (
     NanCounter,
     column_metrics,
@@ -51,6 +51,8 @@ from icefloe.tasks.old_file import Edits, OldFile, reading
 from icefloe.tasks.write import (
     DataFileWriter,
     FileLayout,
+    abandon_file,
+    index_written,
     new_name,
     refuse_nulls,
     write_rows,
@@ -319,7 +321,7 @@ class EditedFile:
                     raise ValueError(f"{path} has {sink.tell()} bytes, not {spliced.size}")
             return self._written_file(name, spliced, rows)
         except BaseException:
-            delete_quietly(self.layout.filesystem, path)
+            abandon_file(self.layout, name)
             raise
 
     def _written_file(self, name: str, spliced: SplicedFile, rows: _EditedRows) -> WrittenFile:
@@ -343,6 +345,7 @@ class EditedFile:
                 partly={column: rows.nans_added(column) for column in partly},
                 drops_row_groups=self._drops_row_groups(),
             ),
+            not_indexed=index_written(self.layout, name, spliced.size, footer.num_rows),
         )
 
     def _drops_row_groups(self) -> bool:

@@ -7,7 +7,7 @@ names: Iceberg publishes them by a commit, so nothing is renamed.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from urllib.parse import quote_plus
@@ -27,6 +27,7 @@ from icefloe.tasks.arrow import (
     split_offsets,
     with_values_below_nulls,
 )
+from icefloe.tasks.index_files import index_file
 from icefloe.tasks.messages import (
     ChangeCollector,
     ChangeColumns,
@@ -36,6 +37,7 @@ from icefloe.tasks.messages import (
     WrittenFile,
     as_batch,
 )
+from icefloe.tasks.sidecars import IndexedFile, IndexToWrite, columns_by_id, delete_sidecars
 
 _EPOCH = date(1970, 1, 1)
 _SHOWN_VALUES = 8  # of a row in an error message
@@ -66,6 +68,7 @@ class FileLayout:
     parquet: dict[str, object]
     partition_fields: tuple[PartitionField, ...] = ()
     cut: str | None = None  # a column: where its value changes, a file ends
+    indexes: tuple[IndexToWrite, ...] = ()  # that every file gets sidecars of
 
 
 # -------------------------------------------------------------------------------------------------
@@ -205,9 +208,11 @@ class DataFileWriter:
         self.files: list[WrittenFile] = []
         self._partition = partition
         self._names: list[str] = []  # every file that was opened
+        self._places = _indexed_places(layout)
         self._pending: list[pa.Table] = []
         self._pending_bytes = 0
         self._pending_rows = 0
+        self._indexed: dict[int, list[pa.Array]] = {}  # columns of the open file, by id
         self._writer: pq.ParquetWriter | None = None
 
     def write(self, table: pa.Table) -> None:
@@ -233,7 +238,7 @@ class DataFileWriter:
             self._writer.is_open = False  # otherwise it finishes the file when it is collected
             self._sink.close()
         for name in self._names:
-            delete_quietly(self.layout.filesystem, f"{self.layout.folder}/{name}")
+            abandon_file(self.layout, name)
 
     def _group_is_full(self) -> bool:
         limit = min(self.layout.row_group_bytes, self.layout.target_file_bytes)
@@ -253,6 +258,8 @@ class DataFileWriter:
         if self._writer is None:
             self._open(group)
         self._nans.add(group)
+        for field_id, parts in self._indexed.items():
+            parts.append(_copied(group.column(self._places[field_id])))
         assert self._writer is not None  # noqa: S101 - just opened
         before = self._sink.tell()
         self._writer.write_table(group, row_group_size=group.num_rows)
@@ -268,6 +275,7 @@ class DataFileWriter:
         self._names.append(name)
         self._footer: list[pq.FileMetaData] = []
         self._nans = NanCounter()
+        self._indexed = {i: [] for i in self._places}
         try:
             self._writer = pq.ParquetWriter(
                 self._sink,
@@ -289,17 +297,56 @@ class DataFileWriter:
         self._sink.close()
         self._writer = None
         footer = self._footer[0]
+        name = self._names[-1]
+        columns = {i: pa.chunked_array(parts) for i, parts in self._indexed.items()}
+        self._indexed = {}
         self.files.append(
             WrittenFile(
-                path=f"{self.layout.location}/{self._names[-1]}",
+                path=f"{self.layout.location}/{name}",
                 partition=self._partition,
                 rows=footer.num_rows,
                 size=size,
                 columns=column_metrics(footer),
                 nans=self._nans.counts,
                 split_offsets=split_offsets(footer),
+                not_indexed=index_written(self.layout, name, size, footer.num_rows, columns),
             )
         )
+
+
+def index_written(
+    layout: FileLayout,
+    name: str,
+    size: int,
+    rows: int,
+    columns: Mapping[int, pa.ChunkedArray] | None = None,
+) -> tuple[str, ...]:
+    """Write the sidecars of a data file; returns why some could not be written.
+
+    `columns` are those that are still in memory, by field id.
+    """
+    if not layout.indexes:
+        return ()
+    location, path = f"{layout.location}/{name}", f"{layout.folder}/{name}"
+    file = IndexedFile(layout.filesystem, path, location, size, rows, columns or {})
+    return index_file(layout.indexes, file)
+
+
+def _indexed_places(layout: FileLayout) -> dict[int, int]:
+    """Where the columns of the layout's indexes are in its schema, by field id."""
+    wanted = {field_id for index in layout.indexes for field_id in index.field_ids}
+    return {i: place for i, place in columns_by_id(layout.schema).items() if i in wanted}
+
+
+def _copied(column: pa.ChunkedArray) -> pa.Array:
+    """A copy: the columns of a batch are in one buffer, which would stay in memory with any."""
+    return pa.concat_arrays([*column.chunks, column.chunk(0).slice(0, 0)])
+
+
+def abandon_file(layout: FileLayout, name: str) -> None:
+    """Delete a data file of a failed task, and its sidecars."""
+    delete_quietly(layout.filesystem, f"{layout.folder}/{name}")
+    delete_sidecars(layout.indexes, f"{layout.location}/{name}")
 
 
 def new_name(layout: FileLayout) -> str:

@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from icefloe.deletes.row_positions import RowActions, row_actions
+from icefloe.indexes.definitions import to_write
 from icefloe.metadata.files import LiveFile, leaves
 from icefloe.metadata.manifests import partition_folder
 from icefloe.metadata.table_state import TableState
@@ -164,6 +165,7 @@ def file_layout(state: TableState, statement_id: str) -> FileLayout:
             PartitionField(columns.partition_field(i), field.name, _path_transform(state, field))
             for i, field in enumerate(spec.fields)
         ),
+        indexes=to_write(state),
     )
 
 

@@ -1,0 +1,1 @@
+"""Secondary indexes: sidecars beside data files that say where rows with some values are."""

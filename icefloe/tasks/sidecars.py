@@ -1,0 +1,192 @@
+"""Sidecars: files beside data files that say where rows with some values are.
+
+A sidecar is an Arrow IPC file. Its schema's metadata has a header, which says of which data file
+and index it is, sections that a kind of index needs when it opens the file, and checksums of all
+that a look-up relies on. Tasks that write data files write their sidecars.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from icefloe.storage.filesystem import delete_quietly, open_output
+
+VERSION = 1
+# Keys of the schema's metadata; kinds of indexes add sections of their own.
+HEADER, CHECKSUMS, HEADER_CHECKSUM = b"icefloe.index", b"crc", b"header_crc"
+_FIELD_ID = b"PARQUET:field_id"
+
+
+class NotIndexableError(ValueError):
+    """A data file has values that an index cannot have; the file stays without a sidecar."""
+
+
+@dataclass(frozen=True)
+class IndexToWrite:
+    """An index of a table, as tasks that write data files need it."""
+
+    index_id: str
+    name: str
+    kind: str
+    field_ids: tuple[int, ...]
+    types: tuple[str, ...]  # Iceberg's names
+    params: Mapping[str, object]
+    filesystem: pafs.FileSystem
+    folder: str  # of the index's sidecars, in the file system
+
+
+@dataclass(frozen=True)
+class IndexedFile:
+    """A data file to write sidecars for."""
+
+    filesystem: pafs.FileSystem
+    path: str  # in the file system
+    location: str  # as the table's metadata has it
+    size: int
+    rows: int
+    # Columns of which the rows are still in memory, by field id; others are read from the file.
+    columns: Mapping[int, pa.ChunkedArray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SidecarContent:
+    """What a kind of index stores of one data file."""
+
+    batches: Sequence[pa.RecordBatch]  # of fixed-width columns without NULLs, or of binary ones
+    header: Mapping[str, object] = field(default_factory=dict)  # plain values
+    sections: Mapping[bytes, bytes] = field(default_factory=dict)
+
+
+def sidecar_path(index_folder: str, data_file: str) -> str:
+    """Where the sidecar of a data file is, below the folder of its index.
+
+    Its name is that of the data file: engines that delete files by name keep it as long. The hash
+    keeps files of one name in several folders apart.
+    """
+    folder = hashlib.sha1(data_file.encode(), usedforsecurity=False).hexdigest()[:8]
+    return f"{index_folder}/{folder}/{data_file.rpartition('/')[2]}"
+
+
+def write_sidecar(index: IndexToWrite, file: IndexedFile, content: SidecarContent) -> int:
+    """Write one sidecar; returns its size."""
+    header = {
+        "v": VERSION,
+        "index": index.index_id,
+        "kind": index.kind,
+        "fields": list(index.field_ids),
+        "types": list(index.types),
+        "data_file": file.location,
+        "data_bytes": file.size,
+        "rows": file.rows,
+        "writer": "icefloe",
+        **content.header,
+    }
+    checksums = [batch_checksum(batch) for batch in content.batches]
+    metadata = {
+        **content.sections,
+        HEADER: json.dumps(header).encode(),
+        CHECKSUMS: np.array(checksums, "<u4").tobytes(),
+    }
+    metadata[HEADER_CHECKSUM] = str(header_checksum(metadata)).encode()
+    schema = content.batches[0].schema if content.batches else pa.schema([])
+    path = sidecar_path(index.folder, file.location)
+    try:
+        with (
+            open_output(index.filesystem, path) as sink,
+            pa.ipc.new_file(sink, schema.with_metadata(metadata)) as writer,
+        ):
+            for batch in content.batches:
+                writer.write_batch(batch)
+            writer.close()
+            return int(sink.tell())
+    except BaseException:
+        delete_quietly(index.filesystem, path)
+        raise
+
+
+def delete_sidecars(indexes: Sequence[IndexToWrite], location: str) -> None:
+    """Delete the sidecars of a data file that was not finished."""
+    for index in indexes:
+        delete_quietly(index.filesystem, sidecar_path(index.folder, location))
+
+
+def batch_checksum(batch: pa.RecordBatch) -> int:
+    """The checksum of one batch: of the bytes of its values, column by column."""
+    checksum = 0
+    for column in batch.columns:
+        if pa.types.is_large_binary(column.type):
+            for value in column:
+                checksum = zlib.crc32(value.as_buffer(), checksum)
+        else:
+            values = column.to_numpy(zero_copy_only=False)
+            checksum = zlib.crc32(np.ascontiguousarray(values).data, checksum)
+    return checksum
+
+
+def header_checksum(metadata: Mapping[bytes, bytes]) -> int:
+    """The checksum of everything in the metadata that a look-up relies on."""
+    checksum = 0
+    for key in sorted(metadata):
+        if key != HEADER_CHECKSUM:
+            part = metadata[key]
+            checksum = zlib.crc32(b"%s:%d:" % (key, len(part)) + part, checksum)
+    return checksum
+
+
+def indexed_columns(index: IndexToWrite, file: IndexedFile) -> list[pa.Array]:
+    """The indexed columns of a data file, each as one array."""
+    if all(field_id in file.columns for field_id in index.field_ids):
+        columns = [file.columns[field_id] for field_id in index.field_ids]
+    else:
+        columns = _read_columns(index, file)
+    if any(len(column) != file.rows for column in columns):
+        raise NotIndexableError(f"it does not have {file.rows} rows")
+    return [_combined(column) for column in columns]
+
+
+def _read_columns(index: IndexToWrite, file: IndexedFile) -> list[pa.ChunkedArray]:
+    with file.filesystem.open_input_file(file.path) as source:
+        parquet = pq.ParquetFile(source, page_checksum_verification=True)
+        schema = parquet.schema_arrow
+        by_id = columns_by_id(schema)
+        if not by_id:
+            raise NotIndexableError("its columns have no field ids")
+        if len(set(schema.names)) < len(schema.names):
+            raise NotIndexableError("several of its columns have one name")
+        if any(field_id not in by_id for field_id in index.field_ids):
+            raise NotIndexableError("it lacks an indexed column")
+        names = [schema.names[by_id[field_id]] for field_id in index.field_ids]
+        if any("." in name for name in names):
+            raise NotIndexableError("the name of an indexed column has a dot in it")
+        table = parquet.read(names, use_threads=False)
+    return [table.column(name) for name in names]
+
+
+def columns_by_id(schema: pa.Schema) -> dict[int, int]:
+    """Where the columns of a file's schema are, by field id."""
+    ids = [(column.metadata or {}).get(_FIELD_ID) for column in schema]
+    return {int(field_id): place for place, field_id in enumerate(ids) if field_id is not None}
+
+
+def _combined(column: pa.ChunkedArray) -> pa.Array:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+        kind = column.type
+    if pa.types.is_string(kind):
+        column = column.cast(pa.large_string())
+    elif pa.types.is_binary(kind):
+        column = column.cast(pa.large_binary())
+    combined = column.combine_chunks()
+    if isinstance(combined, pa.ChunkedArray):  # of extension types
+        combined = pa.concat_arrays(combined.chunks) if combined.num_chunks else pa.array([], kind)
+    return combined
