@@ -51,11 +51,12 @@ from pyiceberg.types import (
 )
 from pyroaring import BitMap64
 
-from icefloe.indexes.btree import LAST_CODE, CodeTable
+from icefloe.deletes.row_positions import as_bitmap
 from icefloe.indexes.definitions import IndexDefinition, answering, code_class
-from icefloe.indexes.sidecars import DamagedSidecarError, open_sidecar
+from icefloe.indexes.sidecars import open_sidecar
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.table_state import TableState
+from icefloe.tasks.btree import LAST_CODE, CodeTable
 from icefloe.tasks.index_codes import (
     CODE_BYTES,
     EXACT,
@@ -66,6 +67,7 @@ from icefloe.tasks.index_codes import (
     float_codes,
     integer_codes,
 )
+from icefloe.tasks.sidecars import DamagedSidecarError
 
 log = logging.getLogger("icefloe")
 
@@ -268,7 +270,7 @@ class _Evaluation:
         if sidecar is None or sidecar.coder.kind != HASH:
             return None
         self.sidecars.used.add(definition.name)
-        return sidecar.among(encode(columns, sidecar.coder)), False
+        return as_bitmap(sidecar.among(encode(columns, sidecar.coder))), False
 
     def _test(self, test: UnboundPredicate) -> _Found | None:
         column = self._column(test)
@@ -309,9 +311,9 @@ def _test_rows(sidecar: CodeTable, column: NestedField, test: UnboundPredicate) 
     coder = sidecar.coder
     match test:
         case IsNull():
-            return None if sidecar.nulls is None else (sidecar.nulls, True)
+            return None if sidecar.nulls is None else (as_bitmap(sidecar.nulls), True)
         case IsNaN() if isinstance(column.field_type, FloatType | DoubleType):
-            return sidecar.among(float_codes(np.array([np.nan]))), True
+            return as_bitmap(sidecar.among(float_codes(np.array([np.nan])))), True
         case EqualTo():
             return _equal(sidecar, column, [test.literal.value])
         case In():
@@ -342,7 +344,7 @@ def _equal(sidecar: CodeTable, column: NestedField, values: Sequence[Any]) -> _F
         joined = pa.array([v for v in unscaled if v in _INT64], pa.int64())
     if not len(joined):
         return BitMap64(), True
-    return sidecar.among(np.unique(encode([joined], coder))), coder.is_exact
+    return as_bitmap(sidecar.among(np.unique(encode([joined], coder)))), coder.is_exact
 
 
 def _array_of(value: Any, column: NestedField) -> pa.Array | None:
@@ -379,7 +381,7 @@ def _in_range(sidecar: CodeTable, bounds: _Bounds) -> _Found | None:
     first, last = bounds
     if sidecar.estimate(first, last) > max(_LEAST_ROWS, sidecar.rows // _MOST):
         return None
-    return sidecar.between(first, last), sidecar.coder.is_exact
+    return as_bitmap(sidecar.between(first, last)), sidecar.coder.is_exact
 
 
 def _bounds(coder: Coder, column: NestedField, test: LiteralPredicate) -> _Bounds | None:

@@ -3,6 +3,9 @@
 A sidecar is an Arrow IPC file. Its schema's metadata has a header, which says of which data file
 and index it is, sections that a kind of index needs when it opens the file, and checksums of all
 that a look-up relies on. Tasks that write data files write their sidecars.
+
+A sidecar counts only if it is of the data file, its size and its number of rows, and its checksums
+are right. Anything else is an uncovered file: slower, and never a lost row.
 """
 
 from __future__ import annotations
@@ -10,10 +13,13 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
@@ -117,6 +123,91 @@ def delete_sidecars(indexes: Sequence[IndexToWrite], location: str) -> None:
     """Delete the sidecars of a data file that was not finished."""
     for index in indexes:
         delete_quietly(index.filesystem, sidecar_path(index.folder, location))
+
+
+class DamagedSidecarError(Exception):
+    """A sidecar is damaged, or not of this data file."""
+
+
+@dataclass(frozen=True)
+class SidecarPlace:
+    """Where the sidecar of a data file is, and what its header must say."""
+
+    filesystem: pafs.FileSystem
+    path: str
+    expected: Mapping[str, object]
+
+    @staticmethod
+    def of(index: IndexToWrite, location: str, size: int, rows: int) -> SidecarPlace:
+        """The sidecar of a data file of that location, size and number of rows."""
+        expected = {
+            "v": VERSION,
+            "index": index.index_id,
+            "kind": index.kind,
+            "fields": list(index.field_ids),
+            "data_file": location,
+            "data_bytes": size,
+            "rows": rows,
+        }
+        return SidecarPlace(index.filesystem, sidecar_path(index.folder, location), expected)
+
+    @contextmanager
+    def open(self) -> Iterator[Sidecar]:
+        """Open and check the sidecar.
+
+        Raises:
+            FileNotFoundError: The index does not cover the file.
+            DamagedSidecarError: The sidecar cannot be used; from the block too, when it is read.
+        """
+        try:
+            with self.filesystem.open_input_file(self.path) as source:
+                yield self._checked(pa.ipc.open_file(source))
+        except (FileNotFoundError, DamagedSidecarError):
+            raise
+        except (
+            pa.ArrowException,
+            zlib.error,
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+        ) as error:  # decoders raise any of these on invalid bytes
+            message = f"{self.path}: {type(error).__name__}: {error}"
+            raise DamagedSidecarError(message) from error
+
+    def _checked(self, reader: pa.ipc.RecordBatchFileReader) -> Sidecar:
+        metadata = dict(reader.schema.metadata or {})
+        if str(header_checksum(metadata)).encode() != metadata.get(HEADER_CHECKSUM):
+            raise DamagedSidecarError(f"{self.path}: the checksum of its header is wrong")
+        header = json.loads(metadata[HEADER])
+        different = [name for name, value in self.expected.items() if header.get(name) != value]
+        if different:
+            names = ", ".join(different)
+            raise DamagedSidecarError(f"{self.path} is of another file or index: {names}")
+        checksums = np.frombuffer(metadata[CHECKSUMS], "<u4")
+        if len(checksums) != reader.num_record_batches:
+            raise DamagedSidecarError(f"{self.path} lacks batches")
+        return Sidecar(self.path, reader, header, metadata, checksums)
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """An open sidecar whose header is that of a data file."""
+
+    path: str
+    reader: pa.ipc.RecordBatchFileReader
+    header: Mapping[str, Any]
+    sections: Mapping[bytes, bytes]
+    checksums: npt.NDArray[np.uint32]
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """A batch whose checksum is right; raises DamagedSidecarError."""
+        batch = self.reader.get_batch(number)
+        batch.validate(full=True)
+        if batch_checksum(batch) != int(self.checksums[number]):
+            raise DamagedSidecarError(f"{self.path}: the checksum of batch {number} is wrong")
+        return batch
 
 
 def batch_checksum(batch: pa.RecordBatch) -> int:
