@@ -45,6 +45,7 @@ class Bound:
     assigned: Mapping[str, Column]
     lowered: FilePredicate  # for choosing files
     has_subquery: bool  # reads rows other than those it changes
+    named: Sequence[str] | None = None  # the columns that its expressions may name; None: all
 
 
 def bind_statement(
@@ -63,6 +64,7 @@ def bind_statement(
         bind_assignments(assignments, no_rows, schema, resolved),
         lower_condition(where, state, spark),
         any(map(has_subquery, [where, *(value for _, value in assignments)])),
+        columns_named([where, *(part for pair in assignments for part in pair)], schema.names),
     )
 
 
@@ -103,6 +105,25 @@ def has_subquery(text: Expression) -> bool:
     if tree is None:
         return "select" in text.lower()
     return tree.find(exp.Select, exp.Table) is not None
+
+
+# In a text they may stand for columns that it does not spell.
+_INDIRECT = ("*", "${", "\\", "identifier")
+
+
+def columns_named(
+    expressions: Iterable[Expression | None], names: Sequence[str]
+) -> list[str] | None:
+    """The columns that expressions may name, some of which they may not; None: all."""
+    given = [each for each in expressions if each is not None]
+    if any(isinstance(each, Column) for each in given):
+        return None
+    text = "\n".join(each.lower() for each in given if isinstance(each, str))
+    if not text.isascii() or any(sign in text for sign in _INDIRECT):
+        return None
+    if any(not name.isascii() or "`" in name for name in names):
+        return None
+    return [name for name in names if name.lower() in text]
 
 
 def bind_condition(

@@ -95,6 +95,7 @@ class RowChange:
     statement_id: str
     choose: Callable[[DataFrame], DataFrame] | None = None  # selects the rows to change, by a join
     goes_inline: bool = False  # few rows are changed in the database instead
+    named: Sequence[str] | None = None  # the columns that expressions may name; None: all
 
 
 def change_rows(change: RowChange) -> ChangedRows:
@@ -128,7 +129,8 @@ def _rewrite(change: RowChange, files: Sequence[Candidate]) -> RewriteResult:
     others = [c for c in files if not rewriter.can_rewrite_in_place(c)]
     done = RewriteResult()
     if in_place:
-        done += _in_tasks(change, rewriter, _matching(change, in_place), in_place)
+        rows = _matching(change, in_place, change.named)
+        done += _in_tasks(change, rewriter, rows, in_place)
     if others:
         done += rewriter.rewrite_with_spark(_find(change, others))
     return done
@@ -272,7 +274,7 @@ def _outcome(
 def _find(change: RowChange, files: Sequence[Candidate]) -> dict[str, BitMap64]:
     """The positions to change; only columns that the condition names are read."""
     with larger_splits(change.scan, _columns_read(change)):
-        return _positions(change, find_rows(_matching(change, files)))
+        return _positions(change, find_rows(_matching(change, files, change.named)))
 
 
 def _columns_read(change: RowChange) -> list[str]:
@@ -282,8 +284,13 @@ def _columns_read(change: RowChange) -> list[str]:
     return columns_in(change.scan, [change.condition, *change.assigned.values()])
 
 
-def _matching(change: RowChange, files: Sequence[Candidate]) -> DataFrame:
-    rows = _named(change, change.scan.restrict_to(files).rows())
+def _matching(
+    change: RowChange, files: Sequence[Candidate], names: Sequence[str] | None = None
+) -> DataFrame:
+    """The rows to change; `names` are the columns that are needed of them (None: all)."""
+    scan = change.scan.restrict_to(files)
+    by_position = scan.reads_by_position and change.choose is None
+    rows = _named(change, scan.candidate_rows(names) if by_position else scan.rows())
     rows = change.choose(rows) if change.choose else rows
     rows = rows if change.condition is None else rows.filter(change.condition)
     return _with_keys(change, rows)

@@ -9,12 +9,13 @@ from datetime import datetime
 import pandas as pd
 import pyarrow as pa
 from pyiceberg.schema import Schema
+from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from icefloe.commands.bind import lower_condition
+from icefloe.commands.bind import columns_named, lower_condition
 from icefloe.commands.context import Context
 from icefloe.commands.local_bind import lower_locally
 from icefloe.commands.lost_deletes import with_inline_deletes
@@ -28,7 +29,7 @@ from icefloe.scan.columns import nullable
 from icefloe.scan.file_keys import refuse_unplain
 from icefloe.scan.read_guard import guarded
 from icefloe.scan.scan import Scan, read_deleted_rows
-from icefloe.schema.to_spark import spark_schema
+from icefloe.schema.to_spark import spark_schema, spark_type
 from icefloe.spark import columns as names
 from icefloe.spark.columns import quote, quoted, selected
 from icefloe.spark.errors import of_one_row, translate_spark_errors
@@ -80,13 +81,13 @@ def _count_without_spark(
     if lowered is None:
         return None
     candidates = plan_files(state, lowered).candidates
-    if not all(_can_count(c) and (where is None or c.covered) for c in candidates):
+    if not all(_can_count(c) and (where is None or c.covered or _is_known(c)) for c in candidates):
         return None
     inline = context.tier.count_matching(state, lowered.inclusive)
     if inline is None:
         return None
     deleted, _ = read_deleted_rows(state, candidates)
-    live = sum(c.live.rows - len(deleted.get(c.path, ())) for c in candidates)
+    live = sum(_live_matches(c, deleted.get(c.path, BitMap64())) for c in candidates)
     _flush_when_old(context, state)
     return live + inline
 
@@ -94,6 +95,18 @@ def _count_without_spark(
 def _can_count(candidate: Candidate) -> bool:
     """Whether metadata has the number of live rows; some writers leave a row count out."""
     return candidate.live.rows > 0 and not candidate.equality_deletes
+
+
+def _is_known(candidate: Candidate) -> bool:
+    """Whether indexes have exactly the rows that the condition is TRUE for."""
+    return candidate.answer is not None and candidate.answer.exact
+
+
+def _live_matches(candidate: Candidate, deleted: BitMap64) -> int:
+    """How many live rows match, where the file or an index says it."""
+    if candidate.covered or candidate.answer is None:
+        return candidate.live.rows - len(deleted)
+    return len(candidate.answer.positions - deleted)
 
 
 def lower_exactly(
@@ -135,7 +148,7 @@ def _read_rows(context: Context, state: TableState, request: ScanRequest) -> Dat
     with translate_spark_errors(available):
         scan = Scan.of(context.spark, state, files.candidates)
         with_places = bool(set(columns or ()) & set(_META))
-        rows = guarded(scan, scan.rows() if with_places else scan.plain_rows())
+        rows = guarded(scan, _live_rows(scan, request, with_places=with_places))
         if cut is not None and len(cut.rows):
             inline = inline_frame(context.spark, cut)
             rows = rows.unionByName(inline if with_places else inline.drop(*_PLACE))
@@ -151,6 +164,26 @@ def _read_rows(context: Context, state: TableState, request: ScanRequest) -> Dat
         rows = selected(rows, _selected_columns(columns, available))
         _ = rows.schema  # over Spark Connect, only this makes Spark analyse it
         return rows if request.limit is None else rows.limit(request.limit)
+
+
+def _live_rows(scan: Scan, request: ScanRequest, *, with_places: bool) -> DataFrame:
+    """Rows of files; with all columns, of which NULL stands for those that nothing needs."""
+    if not scan.reads_by_position:
+        return scan.rows() if with_places else scan.plain_rows()
+    fields = scan.state.schema.fields
+    names = [field.name for field in fields]
+    read = columns_named([*(request.columns or ()), request.where], names)
+    if request.columns is None or read is None:
+        read = names
+    rows = scan.candidate_rows(read)
+    missing = {
+        field.name: F.lit(None).cast(spark_type(field.field_type))
+        for field in fields
+        if field.name not in read
+    }
+    rows = rows.withColumns(missing) if missing else rows
+    places = _PLACE if with_places else ()
+    return rows.selectExpr(*map(quote, names), *places)
 
 
 # -------------------------------------------------------------------------------------------------

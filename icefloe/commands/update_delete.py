@@ -176,7 +176,8 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
             change = RowChange(
                 scan, plan.files, mode, bound.condition, bound.assigned, statement_id
             )
-            changes, counts = change_rows(replace(change, goes_inline=self._goes_inline(plan)))
+            change = replace(change, goes_inline=self._goes_inline(plan), named=bound.named)
+            changes, counts = change_rows(change)
             inline = change_inline_rows(self.context.spark, bound, plan.cut, plan.state.alias)
         of_files = changes.inline
         inline = replace(inline, deleted=of_files.deleted, added=of_files.added)

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -51,7 +51,7 @@ from pyiceberg.types import (
 )
 from pyroaring import BitMap64
 
-from icefloe.deletes.row_positions import as_bitmap
+from icefloe.deletes.row_positions import as_array, as_bitmap
 from icefloe.indexes.definitions import IndexDefinition, answering, code_class
 from icefloe.indexes.sidecars import open_sidecar
 from icefloe.metadata.files import LiveFile
@@ -73,6 +73,7 @@ log = logging.getLogger("icefloe")
 
 _THREADS = 16
 _MOST = 10  # where more than one row in so many may match, reading the file is as good
+_MOST_READ = 50  # rows are read by position up to one in so many
 _LEAST_ROWS = 65_536  # that are looked up whatever the file's size
 _INT64 = range(-(2**63), 2**63)
 
@@ -83,6 +84,7 @@ class IndexAnswer:
 
     positions: BitMap64  # every row that the condition may be TRUE for
     exact: bool  # ... and no other
+    reading_pays: bool  # whether to read these rows by position, not the whole file
     indexes: tuple[str, ...]  # the names of those that were used
 
 
@@ -92,21 +94,7 @@ class LookupResult:
 
     indexes: tuple[str, ...] = ()  # the names of those that the condition could use
     answers: Mapping[str, IndexAnswer] = field(default_factory=dict)  # by data file location
-
-    def notes(self, files: int) -> tuple[str, ...]:
-        """For how many of the files an index was used, for people."""
-        names = ", ".join(self.indexes)
-        skipped = sum(not answer.positions for answer in self.answers.values())
-        rows = sum(len(answer.positions) for answer in self.answers.values())
-        notes = [
-            f"index {names}: {skipped} files skipped, {rows} rows in {len(self.answers)} files"
-        ]
-        if without := files - len(self.answers):
-            notes.append(
-                f"index {names} not used for {without} files: they have no sidecar, or too many "
-                "rows may match"
-            )
-        return tuple(notes)
+    notes: tuple[str, ...] = ()  # for people
 
 
 def look_up(
@@ -126,7 +114,48 @@ def look_up(
             for live, answer in zip(files, answers, strict=True)
             if answer is not None
         }
-    return LookupResult(tuple(each.name for each in definitions), by_file)
+    names = ", ".join(each.name for each in definitions)
+    reason = _why_not_read(files, by_file)
+    if reason is not None:
+        by_file = {path: replace(each, reading_pays=False) for path, each in by_file.items()}
+    notes = (*_notes(names, len(files), by_file), *([f"index {names} {reason}"] if reason else ()))
+    return LookupResult(tuple(each.name for each in definitions), by_file, notes)
+
+
+def _notes(names: str, files: int, answers: Mapping[str, IndexAnswer]) -> Iterator[str]:
+    """For how many of the files an index was used."""
+    skipped = sum(not answer.positions for answer in answers.values())
+    rows = sum(len(answer.positions) for answer in answers.values())
+    yield f"index {names}: {skipped} files skipped, {rows} rows in {len(answers) - skipped} files"
+    if without := files - len(answers):
+        yield (
+            f"index {names} not used for {without} files: they have no sidecar, or too many rows "
+            "may match"
+        )
+
+
+def _why_not_read(files: Sequence[LiveFile], answers: Mapping[str, IndexAnswer]) -> str | None:
+    """Why rows are not read by position; None where that reads less than whole files."""
+    covered = [live for live in files if live.path in answers]
+    rows = sum(live.rows for live in covered)
+    hits = sum(len(answers[live.path].positions) for live in covered)
+    if hits * _MOST_READ > rows:
+        return f"not used to read rows: {hits} of {rows} rows may match"
+    groups = sum(_row_groups(live) for live in covered)
+    hit = sum(_groups_hit(live, answers[live.path].positions) for live in covered)
+    if 2 * hit > groups:
+        return f"not used to read rows: {hit} of {groups} row groups have a match"
+    return None
+
+
+def _row_groups(live: LiveFile) -> int:
+    return max(1, len(live.file.split_offsets or ()))
+
+
+def _groups_hit(live: LiveFile, positions: BitMap64) -> int:
+    """In how many row groups of a file positions are, if these are of one size."""
+    size = max(1, live.rows // _row_groups(live))
+    return len(np.unique(as_array(positions) // size))
 
 
 def _of_condition(
@@ -167,7 +196,7 @@ def _look_up(
         if len(positions) and int(positions.max()) >= live.rows:
             log.warning("A sidecar of %s is not used: it names rows past the end", live.path)
             return None
-        return IndexAnswer(positions, exact, tuple(sorted(sidecars.used)))
+        return IndexAnswer(positions, exact, True, tuple(sorted(sidecars.used)))
 
 
 @dataclass(slots=True)

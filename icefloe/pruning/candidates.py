@@ -88,9 +88,7 @@ def _narrowed_by_indexes(state: TableState, lowered: FilePredicate, plan: FilePl
             skipped.append(SkippedFile(candidate.path, f"index {', '.join(answer.indexes)}"))
         else:
             candidates.append(replace(candidate, answer=answer))
-    return replace(
-        plan, candidates=tuple(candidates), skipped=tuple(skipped), notes=lookup.notes(len(asked))
-    )
+    return replace(plan, candidates=tuple(candidates), skipped=tuple(skipped), notes=lookup.notes)
 
 
 def choose_files(

@@ -109,9 +109,19 @@ def are_few_and_plain(candidates: Sequence[Candidate]) -> bool:
     """Whether the driver may read these files."""
     return (
         len(candidates) <= MOST_FILES
-        and sum(candidate.live.size for candidate in candidates) <= MOST_BYTES
+        and sum(map(_bytes_to_read, candidates)) <= MOST_BYTES
         and not any(c.equality_deletes or c.lacks_identity_columns for c in candidates)
     )
+
+
+def _bytes_to_read(candidate: Candidate) -> int:
+    """The row groups of a file that may have matching rows, if all are of one size."""
+    live, answer = candidate.live, candidate.answer
+    groups = len(live.file.split_offsets or ())
+    if answer is None or groups < 2 or not live.rows:
+        return live.size
+    hit = np.unique(as_array(answer.positions) * groups // live.rows)
+    return live.size * len(hit) // groups
 
 
 def _loose(field: pa.Field) -> pa.Field:
@@ -136,10 +146,20 @@ def _read_file(
             first, last = np.searchsorted(positions, [start, start + size])
             live = np.ones(size, np.bool_)
             live[positions[first:last] - start] = False
-            rows = _read_group(read, file, group, live)
+            if candidate.answer is not None:
+                live &= _among(as_array(candidate.answer.positions), start, size)
+            rows = _read_group(read, file, group, live) if live.any() else None
             if rows is not None:
                 yield start + np.flatnonzero(live), rows
             start += size
+
+
+def _among(positions: Positions, start: int, size: int) -> Mask:
+    """Which of `size` rows from position `start` are among these."""
+    first, last = np.searchsorted(positions, [start, start + size])
+    mask = np.zeros(size, np.bool_)
+    mask[positions[first:last] - start] = True
+    return mask
 
 
 def _read_group(read: ArrowRead, file: _File, group: int, live: Mask) -> pa.Table | None:

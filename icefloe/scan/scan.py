@@ -35,6 +35,7 @@ from icefloe.scan.columns import (
     physical_layouts,
     under_own_name,
 )
+from icefloe.scan.fetch import Fetch, can_fetch
 from icefloe.scan.file_keys import FileKeys, refuse_second_names, refuse_unplain
 from icefloe.schema.to_spark import spark_schema, spark_type
 from icefloe.spark import columns
@@ -92,6 +93,42 @@ class Scan:
         """Live rows with the table's columns only, which are cheaper to read."""
         names = [field.name for field in self.state.schema.fields]
         return self._rows(None, with_positions=False).selectExpr(*map(quote, names))
+
+    def candidate_rows(self, names: Sequence[str] | None = None) -> DataFrame:
+        """Live rows that the condition of the candidates may be TRUE for, with file and position.
+
+        Of files where an index has the positions of these rows, only they are read, with the
+        columns `names` (None: all).
+        """
+        names = names or [field.name for field in self.state.schema.fields]
+        by_position = [c for c in self.candidates if self._is_fetched(c)]
+        paths = {c.path for c in by_position}
+        others = [c for c in self.candidates if c.path not in paths]
+        parts = []
+        if by_position:
+            positions = {c.path: c.answer.positions for c in by_position if c.answer}
+            parts.append(self.fetch(names).at(by_position, positions))
+        if others or not by_position:
+            rows = self.restrict_to(others).rows()
+            parts.append(rows.selectExpr(*map(quote, names), columns.FILE, columns.POS))
+        return reduce(DataFrame.union, parts)
+
+    def fetch(self, names: Sequence[str]) -> Fetch:
+        """Reads rows of the files by position."""
+        return Fetch(self.spark, self.state, names, self.deleted)
+
+    def can_fetch(self, candidate: Candidate) -> bool:
+        """Whether tasks can read rows of a file by position."""
+        return not self.may_be_declined and can_fetch(self.state, candidate)
+
+    @property
+    def reads_by_position(self) -> bool:
+        """Whether an index has the positions of rows of some files, and reading these pays."""
+        return any(map(self._is_fetched, self.candidates))
+
+    def _is_fetched(self, candidate: Candidate) -> bool:
+        answer = candidate.answer
+        return answer is not None and answer.reading_pays and self.can_fetch(candidate)
 
     def rows_at(self, positions: Mapping[str, BitMap64]) -> DataFrame:
         """Live rows at these positions of each file (by location)."""

@@ -73,6 +73,24 @@ def encode(columns: Sequence[pa.Array], coder: Coder) -> Codes:
             return _hash_codes(columns)
 
 
+def decode(codes: Codes, kind: pa.DataType) -> pa.Array:
+    """The values that exact codes stand for, as a column of a table has them."""
+    if pt.is_floating(kind):
+        bits = np.where(codes & _SIGN, codes ^ _SIGN, ~codes)
+        return pa.array(bits.view(np.float64)).cast(kind)
+    numbers = (codes ^ _SIGN).view(np.int64)
+    if pt.is_decimal(kind):
+        words = np.stack([numbers, numbers >> 63], axis=1)  # low and high halves
+        buffers = [None, pa.py_buffer(np.ascontiguousarray(words).tobytes())]
+        wide = pa.decimal128(38, kind.scale)
+        return pa.Array.from_buffers(wide, len(numbers), buffers).cast(kind)
+    if pt.is_date(kind):
+        return pa.array(numbers.astype(np.int32)).view(pa.date32())
+    if pt.is_time(kind) or pt.is_timestamp(kind):
+        return pa.array(numbers).view(kind)
+    return pa.array(numbers).cast(kind)
+
+
 def is_stored_as(kind: pa.DataType, iceberg_type: str) -> bool:
     """Whether a file's column is of a type that has the codes of an Iceberg type."""
     name = iceberg_type.partition("(")[0].partition("[")[0]
