@@ -200,7 +200,13 @@ class TableExistsError(IcefloeError):
 
 
 class IndexNotFoundError(IcefloeError):
-    """No such index."""
+    """The table has no index of that name."""
+
+    def __init__(self, table: str, name: str, available: Iterable[str]) -> None:
+        self.name = name
+        self.available = tuple(available)
+        shown = ", ".join(self.available) or "none"
+        super().__init__(f"{table} has no index {name!r}. Its indexes are: {shown}.")
 
 
 class UnsupportedTableError(IcefloeError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 from icefloe.redaction import masked_repr
 
@@ -204,6 +204,23 @@ class RewriteManifestsResult:
     entries_rewritten: int = 0
     bytes_written: int = 0
     attempts: int = 0
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class IndexResult:
+    """What building an index did: its coverage of the table's data files, new and old.
+
+    Files that it does not cover are read as if there were no index.
+    """
+
+    name: str
+    kind: str
+    files: int = 0
+    files_covered: int = 0
+    files_skipped: Mapping[str, str] = field(default_factory=dict)  # why, by location
+    rows: int = 0  # of the covered files
+    bytes: int = 0  # of the sidecars
     duration_s: float = 0.0
 
 

@@ -23,6 +23,7 @@ from icefloe.commands.evolve import (
     rollback,
     set_properties,
 )
+from icefloe.commands.indexes import NewIndex, create_index, drop_index, list_indexes
 from icefloe.commands.input_rows import fit_new_rows, fit_rows, source_frame
 from icefloe.commands.lost_deletes import current_state
 from icefloe.commands.replace.partitions_of import partitions_of
@@ -37,7 +38,13 @@ from icefloe.maintenance.orphans import OrphanSearch, remove_dropped_tables, rem
 from icefloe.maintenance.rewrite_manifests import rewrite_manifests
 from icefloe.metadata.table_state import MAIN, TableState, state_of
 from icefloe.redaction import redacted
-from icefloe.results import DmlResult, ExpireResult, OrphansResult, RewriteManifestsResult
+from icefloe.results import (
+    DmlResult,
+    ExpireResult,
+    IndexResult,
+    OrphansResult,
+    RewriteManifestsResult,
+)
 from icefloe.schema.to_spark import spark_schema
 from icefloe.settings import UpdateKind
 from icefloe.statements import (
@@ -224,6 +231,27 @@ class Table:
         Only the columns that the table is partitioned by are needed.
         """
         return partitions_of(rows, self._state(), self._lake.spark)
+
+    # Indexes
+
+    def create_index(
+        self, name: str, kind: str, columns: Sequence[str] | str, **params: object
+    ) -> IndexResult:
+        """Index columns: `btree` for values and ranges, `bm25` for words, `hnsw` for vectors.
+
+        Called again, it covers the files that lack a sidecar: those of other engines, or of a call
+        that was interrupted. With `on_write=False` only this call and compaction build sidecars.
+        """
+        new = NewIndex(name, kind, columns, params)
+        return create_index(self._context(), self.iceberg, new)
+
+    def drop_index(self, name: str) -> None:
+        """Drop an index and its sidecars; raises IndexNotFoundError."""
+        drop_index(self._context(), self.iceberg, name)
+
+    def indexes(self) -> DataFrame:
+        """The indexes, with the files and rows that each of them covers."""
+        return list_indexes(self._context(), self._state())
 
     # Metadata tables
 

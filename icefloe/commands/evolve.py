@@ -33,6 +33,7 @@ from icefloe.errors import (
     StatementError,
     UnsupportedTableError,
 )
+from icefloe.indexes.definitions import definitions_of
 from icefloe.inline.layout import inline_columns
 from icefloe.metadata.table_state import (
     MAIN,
@@ -62,7 +63,7 @@ def set_properties(context: Context, table: IcebergTable, properties: Mapping[st
         stored[INLINE_STORE] = _inline_store(context, state)
     elif INLINE in stored:
         turns_off = state.has_inline_tier
-    with _translated_errors(table), table.transaction() as transaction:
+    with changing_table(table), table.transaction() as transaction:
         if upgrade is not None:
             transaction.upgrade_table_version(_version(upgrade))
         if stored and not turns_off:
@@ -94,7 +95,7 @@ def _switch_off(context: Context, state: TableState, stored: dict[str, str]) -> 
     if result.snapshot_id is None:
         with reading_catalog(f"read {state.name}"):
             table = context.catalog.load_table(state.name)
-        with _translated_errors(table), table.transaction() as transaction:
+        with changing_table(table), table.transaction() as transaction:
             transaction.set_properties(stored)
     try:
         flush(context)
@@ -121,7 +122,7 @@ def add_columns(table: IcebergTable, added: Sequence[tuple[tuple[str, ...], str]
         if len(path) == 1 and path[0].lower() in names:
             raise StatementError(f"The table already has a column {path[0]!r}.")
         names |= {path[0].lower()} if len(path) == 1 else set()
-    with _translated_errors(table), table.update_schema() as update:
+    with changing_table(table), table.update_schema() as update:
         for (path, _), field in zip(added, fields, strict=True):
             update.add_column(path if len(path) > 1 else path[0], field.field_type, field.doc)
 
@@ -156,9 +157,20 @@ def drop_columns(table: IcebergTable, names: Sequence[str]) -> None:
             raise StatementError(
                 f"The table is {how} by {source!r}, so {column!r} cannot be dropped."
             )
-    with _translated_errors(table), table.update_schema() as update:
+        _refuse_indexed(table, field)
+    with changing_table(table), table.update_schema() as update:
         for column in dropped:
             update.delete_column(column)
+
+
+def _refuse_indexed(table: IcebergTable, field: NestedField) -> None:
+    """Refuse to drop a column of an index."""
+    for definition in definitions_of(table.metadata):
+        if field.field_id in definition.field_ids:
+            raise StatementError(
+                f"Index {definition.name!r} is on {field.name!r}, so the column cannot be dropped. "
+                f"Drop the index first: drop_index({definition.name!r})."
+            )
 
 
 def rename_column(table: IcebergTable, old: str, new: str) -> None:
@@ -169,7 +181,7 @@ def rename_column(table: IcebergTable, old: str, new: str) -> None:
         raise StatementError(f"The table already has a column {new!r}.")
     if new.startswith(columns.PREFIX) or not new:
         raise StatementError(f"{new!r} is not a valid column name.")
-    with _translated_errors(table), table.update_schema() as update:
+    with changing_table(table), table.update_schema() as update:
         update.rename_column(column, new)
 
 
@@ -178,7 +190,7 @@ def evolve_partitions(table: IcebergTable, partition_by: Sequence[str] | str) ->
     new_spec = parse_partition_by(partition_by, table.schema())
     current = {(f.source_id, str(f.transform)): f for f in table.spec().fields}
     new = {(f.source_id, str(f.transform)): f for f in new_spec.fields}
-    with _translated_errors(table), table.update_spec() as update:
+    with changing_table(table), table.update_spec() as update:
         for key, field in current.items():
             if key not in new and str(field.transform) != "void":
                 update.remove_field(field.name)
@@ -216,7 +228,7 @@ def rollback(context: Context, snapshot_id: int | None, as_of: datetime | None) 
     uuid = state.metadata.table_uuid
     refuse_other_table(table.metadata, state.name, uuid)
     ref = table.metadata.refs.get("main")
-    with _translated_errors(table):
+    with changing_table(table):
         catalog.commit_table(
             table,
             (
@@ -252,7 +264,8 @@ def _version(text: str) -> Any:
 
 
 @contextmanager
-def _translated_errors(table: IcebergTable) -> Iterator[None]:
+def changing_table(table: IcebergTable) -> Iterator[None]:
+    """Translate the errors of a commit that changes metadata alone."""
     name = ".".join(table.name())
 
     def has_landed() -> bool | None:

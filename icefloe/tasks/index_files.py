@@ -1,16 +1,39 @@
-"""Index a data file: write the sidecar of each of a table's indexes."""
+"""Index data files: write the sidecars of a table's indexes, or look which files have them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
 
 from icefloe.tasks.btree import build_btree
-from icefloe.tasks.sidecars import IndexedFile, IndexToWrite, SidecarContent, write_sidecar
+from icefloe.tasks.messages import Task
+from icefloe.tasks.sidecars import (
+    DamagedSidecarError,
+    IndexedFile,
+    IndexToWrite,
+    SidecarContent,
+    SidecarPlace,
+    write_sidecar,
+)
 
 # Content of a sidecar, by kind of index; None where the file needs none.
 _BUILDERS: dict[str, Callable[[IndexToWrite, IndexedFile], SidecarContent | None]] = {
     "btree": build_btree,
 }
+
+# The number of a file in the plan, the size of its sidecar, and why it has none.
+COVERAGE = pa.schema([("file", pa.int64()), ("bytes", pa.int64()), ("problem", pa.string())])
+
+
+@dataclass(frozen=True)
+class CoveragePlan:
+    """Data files that an index should cover."""
+
+    index: IndexToWrite
+    files: Sequence[IndexedFile]
+    builds: bool  # sidecars that are missing or damaged
 
 
 def index_file(indexes: Sequence[IndexToWrite], file: IndexedFile) -> tuple[str, ...]:
@@ -18,14 +41,47 @@ def index_file(indexes: Sequence[IndexToWrite], file: IndexedFile) -> tuple[str,
 
     A file without a sidecar is read as if there were no index, so an error is no reason to fail.
     """
-    return tuple(problem for index in indexes if (problem := _index_file(index, file)))
+    return tuple(
+        f"index {index.name} does not cover {file.location}: {problem}"
+        for index in indexes
+        if (problem := _build(index, file)[1]) is not None
+    )
 
 
-def _index_file(index: IndexToWrite, file: IndexedFile) -> str | None:
+def cover_files(plan: CoveragePlan) -> Task:
+    """A task that reports the sidecars of the files whose numbers it gets, and may build them."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                size, problem = _coverage(plan, plan.files[number])
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        pa.array([value], kind)
+                        for value, kind in zip((number, size, problem), COVERAGE.types, strict=True)
+                    ],
+                    schema=COVERAGE,
+                )
+
+    return task
+
+
+def _coverage(plan: CoveragePlan, file: IndexedFile) -> tuple[int | None, str | None]:
+    """The size of a file's sidecar; None, and why, if it has none."""
+    place = SidecarPlace.of(plan.index, file.location, file.size, file.rows)
+    try:
+        with place.open():
+            return place.filesystem.get_file_info(place.path).size, None
+    except FileNotFoundError:
+        problem = "it has no sidecar"
+    except DamagedSidecarError as damaged:
+        problem = str(damaged)
+    return _build(plan.index, file) if plan.builds else (None, problem)
+
+
+def _build(index: IndexToWrite, file: IndexedFile) -> tuple[int | None, str | None]:
     try:
         content = _BUILDERS[index.kind](index, file)
-        if content is not None:
-            write_sidecar(index, file, content)
+        return (0 if content is None else write_sidecar(index, file, content)), None
     except Exception as error:  # noqa: BLE001 - the data file is complete without it
-        return f"index {index.name} does not cover {file.location}: {error}"
-    return None
+        return None, str(error) or type(error).__name__

@@ -106,13 +106,10 @@ def write_sidecar(index: IndexToWrite, file: IndexedFile, content: SidecarConten
     schema = content.batches[0].schema if content.batches else pa.schema([])
     path = sidecar_path(index.folder, file.location)
     try:
-        with (
-            open_output(index.filesystem, path) as sink,
-            pa.ipc.new_file(sink, schema.with_metadata(metadata)) as writer,
-        ):
-            for batch in content.batches:
-                writer.write_batch(batch)
-            writer.close()
+        with open_output(index.filesystem, path) as sink:
+            with pa.ipc.new_file(sink, schema.with_metadata(metadata)) as writer:
+                for batch in content.batches:
+                    writer.write_batch(batch)
             return int(sink.tell())
     except BaseException:
         delete_quietly(index.filesystem, path)

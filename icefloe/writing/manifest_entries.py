@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from pyiceberg.utils.decimal import unscaled_to_decimal
 
 from icefloe.metadata.files import Leaf, leaves
 from icefloe.tasks.messages import ColumnMetrics, WrittenFile
+
+log = logging.getLogger("icefloe")
 
 _DEFAULT_LENGTH = 16
 _DEFAULT_MODE = "write.metadata.metrics.default"
@@ -69,6 +72,8 @@ def build_data_file(
     inherited: InheritedMetrics | None = None,
 ) -> DataFile:
     """The manifest entry of a written file; `columns` are the table's leaf columns by path."""
+    for problem in written.not_indexed:
+        log.warning("%s", problem)
     inherited = inherited or InheritedMetrics()
     metrics = {column.path: column for column in written.columns if column.path in columns}
     modes = _modes(metadata, columns, metrics)
