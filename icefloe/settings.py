@@ -147,6 +147,12 @@ def _parse_fraction(text: str) -> float:
     return float(text)
 
 
+def _parse_location(text: str) -> str:
+    if not (text.startswith(("/", "file:/")) or "://" in text):
+        raise ValueError
+    return text
+
+
 def _parse_metrics(text: str) -> str:
     if not re.fullmatch(r"none|counts|full|truncate\(\d+\)", text.strip(), re.IGNORECASE):
         raise ValueError
@@ -163,6 +169,7 @@ _CODEC = _one_of(
     | {"uncompressed": "none"}
 )
 _TEXT = PropertyValues("text", str)
+_LOCATION = PropertyValues("an absolute path or a URI with a scheme", _parse_location)
 _SIZE = _integer(1)
 _AGE = _integer(0)
 _COUNT = _integer(0, _INT)
@@ -305,9 +312,15 @@ class Settings:
     )
     index_location: str | None = _property(
         "icefloe.index.location",
-        _TEXT,
+        _LOCATION,
         None,
         "Folder of the sidecars of indexes; `_icefloe/index` in the table's location if not set.",
+    )
+    index_max_keys: int = _property(
+        "icefloe.index.max-keys",
+        _SIZE,
+        "1000000",
+        "Rows of a MERGE's source up to which an index is used; their keys pass the driver.",
     )
     gc_enabled: bool = _property(
         "gc.enabled",

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.types import IcebergType, NestedField
+from pyiceberg.types import NestedField
 
 from icefloe.indexes.kinds import KINDS, ON_WRITE
 from icefloe.metadata.table_state import TableState
-from icefloe.storage.files import delete_files_of_statement, locate
+from icefloe.storage.files import delete_files, delete_files_of_statement, locate
+from icefloe.tasks.index_codes import is_exact_type
 from icefloe.tasks.sidecars import IndexToWrite, sidecar_path
 
 PREFIX = "icefloe.indexes."
@@ -81,16 +82,10 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def code_class(kind: IcebergType | str) -> str:
-    """Types of one class have the same codes: a column may be promoted from one to another."""
-    text = str(kind)
-    if text in ("int", "long"):
-        return "integer"
-    if text in ("float", "double"):
-        return "float"
-    if match := re.fullmatch(r"decimal\(\d+, (\d+)\)", text):
-        return f"decimal with scale {match[1]}"
-    return text
+def codes_are_exact(definition: IndexDefinition, schema: Schema) -> bool:
+    """Whether each code of the index stands for one value."""
+    fields = definition.fields(schema) or []
+    return len(fields) == 1 and is_exact_type(str(fields[0].field_type))
 
 
 def definitions_of(metadata: TableMetadata) -> tuple[IndexDefinition, ...]:
@@ -148,6 +143,14 @@ def sidecars_of(
         definitions = definitions_of(state.metadata)
     folders = [folder_of(state, definition) for definition in definitions]
     return [sidecar_path(folder, location) for location in data_files for folder in folders]
+
+
+def delete_data_files(state: TableState, locations: Sequence[str]) -> list[str]:
+    """Delete data files that nothing refers to, and their sidecars; returns those still there."""
+    left = delete_files(state.io, locations)
+    gone = set(locations) - set(left)
+    delete_files(state.io, sidecars_of(state, sorted(gone)))
+    return left
 
 
 def delete_written_files(state: TableState, statement_id: str) -> None:

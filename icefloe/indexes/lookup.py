@@ -52,7 +52,7 @@ from pyiceberg.types import (
 from pyroaring import BitMap64
 
 from icefloe.deletes.row_positions import as_array, as_bitmap
-from icefloe.indexes.definitions import IndexDefinition, answering, code_class
+from icefloe.indexes.definitions import IndexDefinition, answering
 from icefloe.indexes.sidecars import open_sidecar
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.table_state import TableState
@@ -63,6 +63,7 @@ from icefloe.tasks.index_codes import (
     HASH,
     ORDER,
     Coder,
+    code_class,
     encode,
     float_codes,
     integer_codes,
@@ -227,7 +228,7 @@ class _Sidecars:
             return None
         fields = definition.fields(self.state.schema) or []
         if [code_class(kind) for kind in sidecar.types] != [
-            code_class(column.field_type) for column in fields
+            code_class(str(column.field_type)) for column in fields
         ]:
             log.warning("The sidecar of %s is not used: its types are others", self.live.path)
             return None

@@ -29,6 +29,7 @@ from icefloe.spark.columns import quote
 from icefloe.storage.files import locate
 from icefloe.storage.locations import spark_uri
 from icefloe.tasks.fetch import FetchPlan, FileToFetch, KeysToMatch, fetch_rows
+from icefloe.tasks.index_codes import code_class
 from icefloe.tasks.messages import pack
 
 _MOST_TASKS = 200
@@ -62,11 +63,11 @@ class Fetch:
 
     def with_keys(self, files: Sequence[Candidate], lookup: KeyLookup) -> DataFrame:
         """The live rows that may have one of the keys; tasks read the sidecars."""
-        schema = self.state.schema
-        own = [schema.find_column_name(i) for i in lookup.definition.field_ids]
+        fields = lookup.definition.fields(self.state.schema) or []
+        classes = tuple(code_class(str(field.field_type)) for field in fields)
         # Where only the key is needed, its code is enough.
-        key_column = 0 if len(own) == 1 and list(self.names) == own else None
-        keys = KeysToMatch(lookup.values, key_column)
+        only_key = len(fields) == 1 and list(self.names) == [fields[0].name]
+        keys = KeysToMatch(lookup.values, classes, only_key)
         return self._rows([self._file(c, lookup=lookup) for c in files], keys)
 
     def _file(

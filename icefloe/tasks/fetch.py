@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from icefloe.storage.filesystem import is_local_disk
 from icefloe.tasks.btree import CodeTable
-from icefloe.tasks.index_codes import EXACT, Codes, decode, encode
+from icefloe.tasks.index_codes import EXACT, Codes, code_class, decode, encode
 from icefloe.tasks.messages import Positions, Task, unpack
 from icefloe.tasks.old_file import OldFile
 from icefloe.tasks.sidecars import DamagedSidecarError, SidecarPlace
@@ -28,7 +29,8 @@ class KeysToMatch:
     """Values of indexed columns, each once, of which rows are read."""
 
     values: Sequence[pa.Array]  # one array per indexed column, without NULLs
-    key_column: int | None = None  # the only column to return, where codes are enough to know it
+    classes: tuple[str, ...]  # of the columns' types, by their codes
+    only_key: bool = False  # the one column to return: codes that are exact are enough to know it
 
 
 @dataclass(frozen=True)
@@ -90,11 +92,13 @@ def _look_up(plan: FetchPlan, file: FileToFetch) -> tuple[Codes | None, Position
         raise FileNotFoundError(file.path)
     with file.sidecar.open() as sidecar:
         table = CodeTable.of(sidecar)
+        if tuple(map(code_class, table.types)) != keys.classes:
+            raise DamagedSidecarError(f"{sidecar.path} has codes of other types")
         wanted = np.unique(encode(_with_prefix(keys.values, table), table.coder))
         numbers, positions = table.matches(wanted)
         if len(positions) and int(positions.max()) >= file.rows:
             raise DamagedSidecarError(f"{sidecar.path} has rows past the end of the data file")
-    if keys.key_column is not None and table.coder.kind == EXACT:
+    if keys.only_key and table.coder.kind == EXACT:
         return wanted[numbers], positions
     return None, positions
 
@@ -106,8 +110,7 @@ def _with_prefix(values: Sequence[pa.Array], table: CodeTable) -> Sequence[pa.Ar
         return values
     [column] = values
     column = column.cast(pa.large_binary())
-    matches = pa.array([value.startswith(prefix) for value in column.to_pylist()], pa.bool_())
-    return [column.filter(matches)]
+    return [column.filter(pc.starts_with(column, prefix))]
 
 
 def _live(file: FileToFetch, positions: Positions) -> Positions:

@@ -9,6 +9,7 @@ Tasks and the driver compute codes with the same functions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,10 @@ from icefloe.tasks.sidecars import NotIndexableError
 EXACT, ORDER, HASH = "exact", "order", "hash"
 CODE_BYTES = 8
 _EXACT_DECIMAL_DIGITS = 18
+_EXACT_TYPES = frozenset(
+    ("int", "long", "float", "double", "date", "time", "timestamp", "timestamptz")
+)
+_DECIMAL = re.compile(r"decimal\((\d+), (\d+)\)")
 _SIGN = np.uint64(1 << 63)
 _SAMPLE = 65_536
 _DISTINCT = 0.9  # of the values of a sample; with fewer order codes, hashes are better
@@ -108,6 +113,24 @@ def is_stored_as(kind: pa.DataType, iceberg_type: str) -> bool:
         "timestamptz": pt.is_timestamp,
     }
     return bool(checks.get(name, _is_bytes)(kind))
+
+
+def code_class(iceberg_type: str) -> str:
+    """Types of one class have the same codes: a column may be promoted from one to another."""
+    if iceberg_type in ("int", "long"):
+        return "integer"
+    if iceberg_type in ("float", "double"):
+        return "float"
+    if match := _DECIMAL.fullmatch(iceberg_type):
+        return f"decimal with scale {match[2]}"
+    return iceberg_type
+
+
+def is_exact_type(iceberg_type: str) -> bool:
+    """Whether a column of an Iceberg type has exact codes."""
+    if match := _DECIMAL.fullmatch(iceberg_type):
+        return int(match[1]) <= _EXACT_DECIMAL_DIGITS
+    return iceberg_type in _EXACT_TYPES
 
 
 # -------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from icefloe.deletes.row_positions import as_array, as_bitmap
 from icefloe.errors import IcefloeError, StorageError
+from icefloe.indexes.definitions import delete_data_files
 from icefloe.metadata.files import LiveFile, leaves
 from icefloe.pruning.candidates import Candidate
 from icefloe.results import RowCounts
@@ -27,7 +28,7 @@ from icefloe.schema.partition_spec import source_path
 from icefloe.schema.partition_values import partition_columns
 from icefloe.spark import columns
 from icefloe.spark.columns import quoted
-from icefloe.storage.files import delete_files, locate
+from icefloe.storage.files import locate
 from icefloe.tasks.messages import (
     ChangeColumns,
     DeclinedFile,
@@ -115,7 +116,7 @@ class Rewriter:
         for file in declined:
             path = self.scan.keys.files[file.file].path
             log.info("All updated rows pass through Spark: %s (%s)", file.reason, path)
-        delete_files(state.io, [file.file_path for file in written.files])
+        delete_data_files(state, [file.file_path for file in written.files])
         return None
 
     def _to_tasks(

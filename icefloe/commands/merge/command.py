@@ -20,6 +20,7 @@ from icefloe.commands.merge.files import MergeFiles, choose_merge_files
 from icefloe.commands.merge.inline import MergedInlineRows, merge_inline_rows
 from icefloe.commands.merge.join import choose_join, plan_merge
 from icefloe.commands.merge.label import MergeJoin
+from icefloe.commands.merge.lookup import MergeLookup, choose_lookup
 from icefloe.commands.merge.rows import MergedRows, MergeRows
 from icefloe.commands.merge.source import pinned_source
 from icefloe.commands.plan import Plan, with_footers
@@ -32,6 +33,7 @@ from icefloe.pruning.file_matcher import FileMatcher
 from icefloe.results import DmlResult, RowCounts
 from icefloe.scan.scan import Scan
 from icefloe.schema.widen import merged_schema
+from icefloe.settings import UpdateMode
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.session import prepare
 from icefloe.statements import MergeStatement, Options, Then, When
@@ -46,6 +48,13 @@ class _MergePlan:
     joined: MergeJoin
     plan: Plan
     cut: Cut | None = None  # the inline rows that the statement may change
+    lookup: MergeLookup | None = None  # finds rows of files by the source's keys
+
+    @property
+    def reads_no_data(self) -> bool:
+        """Whether sidecars alone have what is needed of the files that they cover."""
+        mode = self.plan.mode is UpdateMode.MERGE_ON_READ
+        return mode and self.lookup is not None and self.lookup.reads_no_data(self.joined.scan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +95,16 @@ class MergeCommand(ExplainableCommand[_MergePlan]):
             files.keys,
         )
         plan = plan_merge(statement, bound, state, files, join)
-        return _MergePlan(state, updates, bound, files, joined, plan, cut)
+        choice = choose_lookup(statement, bound, joined.scan, files, join)
+        plan = replace(plan, reasons=(*plan.reasons, *choice.reasons))
+        return _MergePlan(state, updates, bound, files, joined, plan, cut, choice.lookup)
 
     def explain(self, plan: _MergePlan) -> Plan:
         """The plan, with what the footers of files to rewrite say."""
         bound, candidates = plan.bound, plan.files.plan.candidates
+        if plan.reads_no_data and plan.lookup is not None:
+            read = sum(c.live.size for c in candidates if c.path not in plan.lookup.files)
+            return replace(plan.plan, estimated_bytes_read=read)
         if not (bound.numbers(Then.UPDATE) or bound.numbers(Then.DELETE)):
             return plan.plan
         return with_footers(plan.plan, plan.state, candidates, bound.updated_columns)
@@ -98,13 +112,15 @@ class MergeCommand(ExplainableCommand[_MergePlan]):
     def work(self, plan: _MergePlan, statement_id: str) -> Outcome:
         """Join, give each row one action, write what the actions ask for."""
         inline = _merged_inline_rows(plan)
-        joined = plan.joined.except_inline(inline.source_rows)
+        joined = plan.joined.looking_up(plan.lookup).except_inline(inline.source_rows)
         if plan.files.plan.candidates or len(inline.source_rows) < plan.files.facts.rows:
             merged = MergeRows(joined, plan.files.plan, plan.plan.mode, statement_id).run()
         else:  # every source row matches an inline row
             merged = MergedRows(FileChanges(), RowCounts(), (0,) * len(plan.bound.clauses))
         changes = replace(merged.changes, metadata_updates=plan.metadata_updates)
         report = row_report(plan.plan, changes, merged.counts)
+        if plan.reads_no_data and plan.lookup is not None:
+            report = replace(report, files_scanned=report.files_scanned - len(plan.lookup.files))
         clauses = map(sum, zip(merged.clauses, inline.clauses, strict=True))
         report = replace(report, clauses=tuple(clauses))
         report, changes = with_inline_changes(self.context.tier, report, changes, inline.changes)

@@ -26,6 +26,7 @@ from pyspark.sql import functions as F
 from icefloe.commands.merge.bind import BoundMerge
 from icefloe.commands.merge.join import Join, JoinShape
 from icefloe.commands.merge.keys import is_identical
+from icefloe.commands.merge.lookup import MergeLookup
 from icefloe.commands.merge.source import ordinal_of
 from icefloe.pruning.source_matcher import Interval, KeyValues
 from icefloe.scan.scan import Scan
@@ -54,6 +55,7 @@ class MergeJoin:
     join: Join
     duplicates: Duplicates
     keys: Sequence[KeyValues]  # ranges of the source's keys; filter the table's rows
+    lookup: MergeLookup | None = None  # finds rows of the table by an index
     matches_inline: bool = False  # the source has a column for rows that match an inline row
 
     def rows(self, names: Sequence[str]) -> DataFrame:
@@ -96,6 +98,11 @@ class MergeJoin:
             *(alone._new_value(name).alias(name) for name in names),
         )
 
+    def looking_up(self, lookup: MergeLookup | None) -> MergeJoin:
+        """The same join, where an index finds rows of the table by the source's keys."""
+        found = None if lookup is None else lookup.with_values_of(self.source)
+        return replace(self, lookup=found)
+
     def except_inline(self, source_rows: pa.Array) -> MergeJoin:
         """The same join, where source rows with these numbers are not inserted."""
         if not len(source_rows) or not self.bound.numbers(Then.INSERT):
@@ -106,7 +113,7 @@ class MergeJoin:
         return replace(self, source=self.source.join(rows, same, "left"), matches_inline=True)
 
     def _labelled(self, names: Sequence[str]) -> DataFrame:
-        labelled = self._joined().withColumn(columns.ACTION, self._action())
+        labelled = self._joined(names).withColumn(columns.ACTION, self._action())
         labelled = labelled.filter(F.col(columns.ACTION).isNotNull())
         rows = labelled.select(
             F.expr(self.scan.keys.expression) if self._has_uris else F.col(columns.FILE),
@@ -144,28 +151,29 @@ class MergeJoin:
             return []
         return [k.source for k in self.bound.keys if is_identical(k, self.bound.sides)]
 
-    def _joined(self) -> DataFrame:
+    def _joined(self, names: Sequence[str]) -> DataFrame:
         match self.join.shape:
             case JoinShape.PROBE:
-                joined = self._probed()
+                joined = self._probed(names)
             case JoinShape.NONE | JoinShape.SOURCE_ANTI:
                 return self._unmatched_source()
             case JoinShape.TARGET_ANTI:
-                unmatched = self._target().join(self._source(), self.bound.on, "left_anti")
+                unmatched = self._target(names).join(self._source(), self.bound.on, "left_anti")
                 return unmatched.withColumn(columns.SOURCE_ROW, F.lit(None).cast("long"))
             case shape:
                 how = {JoinShape.INNER: "inner", JoinShape.RIGHT: "right", JoinShape.LEFT: "left"}
-                joined = self._target().join(
+                joined = self._target(names).join(
                     self._source(), self.bound.on, how.get(shape, "full_outer")
                 )
         return self._first_only(joined) if self.duplicates is Duplicates.FIRST else joined
 
-    def _probed(self) -> DataFrame:
+    def _probed(self, names: Sequence[str]) -> DataFrame:
         """Matches of the broadcast source, joined back to it by row number."""
-        target = self._target()
+        target = self._target(names)
         sides = self.bound.sides
+        read = sides.present.names if self.lookup is None else self.lookup.columns_read(names)
         matches = target.join(self._source(), self.bound.on).selectExpr(
-            *(quote_path(sides.target_alias, name) for name in sides.present.names),
+            *(quote_path(sides.target_alias, name) for name in read),
             self.scan.keys.expression,
             columns.POS,
             f"{columns.SOURCE_ROW} AS {_MATCH}",
@@ -198,15 +206,18 @@ class MergeJoin:
             F.lit(None).cast("long").alias(columns.POS),
         )
 
-    def _target(self) -> DataFrame:
-        """Rows of the table that may match, with file and position."""
-        rows = self.scan.rows()
+    def _target(self, names: Sequence[str]) -> DataFrame:
+        """Rows of the table that may match, with file and position; `names` get new values."""
+        rows = self.scan.rows() if self.lookup is None else self.lookup.rows(self.scan, names)
         return self._narrowed(
             rows if self.join.broadcast else self.scan.keys.in_place_of_uris(rows)
         )
 
     def _target_alone(self) -> DataFrame:
         """The same without file and position, where no row of the table is changed."""
+        if self.lookup is not None:
+            rows = self.lookup.rows(self.scan, ()).drop(columns.FILE, columns.POS)
+            return self._narrowed(rows)
         return self._narrowed(self.scan.plain_rows())
 
     def _narrowed(self, rows: DataFrame) -> DataFrame:

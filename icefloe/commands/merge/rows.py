@@ -28,6 +28,7 @@ from icefloe.commands.row_changes import (
 from icefloe.deletes.row_positions import RowActions
 from icefloe.errors import CardinalityError
 from icefloe.file_changes import FileChanges
+from icefloe.indexes.definitions import delete_data_files
 from icefloe.pruning.candidates import Candidate, FilePlan
 from icefloe.results import RowCounts
 from icefloe.scan.row_counts import verify_row_counts
@@ -37,7 +38,6 @@ from icefloe.spark import columns
 from icefloe.spark.columns import quoted
 from icefloe.spark.session import spark_conf
 from icefloe.statements import Then
-from icefloe.storage.files import delete_files
 from icefloe.tasks.messages import ChangeColumns
 from icefloe.writing.carried_values import check_carried_values
 from icefloe.writing.data_files import WrittenRows, find_rows, write_data
@@ -69,7 +69,9 @@ class MergeRows:
 
     def run(self) -> MergedRows:
         """Do it; nothing is published yet."""
-        read = () if self.joined.join.shape is JoinShape.NONE else self._scan.candidates
+        read = [] if self.joined.join.shape is JoinShape.NONE else [*self._scan.candidates]
+        if self.joined.lookup is not None:  # tasks check the files that they read rows of
+            read = [c for c in read if c.path not in self.joined.lookup.files]
         with verify_row_counts(self._scan, read):
             return self._run()
 
@@ -143,7 +145,7 @@ class MergeRows:
         self._refuse_double_matches(acted)
         if done.declined:
             written = (*done.rewritten.files, *done.added.files)
-            delete_files(self._scan.state.io, [file.file_path for file in written])
+            delete_data_files(self._scan.state, [file.file_path for file in written])
             return None
         _check_rewritten(done.rewritten, self._located(acted, self._changing))
         if done.added.rows != self._count(acted, self._inserts):
