@@ -38,7 +38,7 @@ from icefloe.deletes.position_deletes import (
 )
 from icefloe.errors import CommitStateUnknownError, ConflictError, StorageError
 from icefloe.file_changes import FileChanges
-from icefloe.indexes.definitions import delete_written_files, sidecars_of
+from icefloe.indexes.definitions import delete_data_files, delete_written_files, sidecars_of
 from icefloe.inline.tier import InlineTier
 from icefloe.metadata.files import unpartitioned_specs
 from icefloe.metadata.table_state import TableState, ancestors, state_of, unreadable_columns
@@ -118,7 +118,7 @@ def _attempt(
     table = load_table(commit.catalog, commit.base.name, commit.base.metadata.table_uuid)
     head = state_of(table, commit.base.name, commit.base.branch)
     if earlier := find_earlier_result(head, commit.idempotency_key, commit.tier):
-        delete_files(commit.base.io, changes.added_paths)
+        delete_data_files(commit.base, changes.added_paths)
         return earlier
     head = _with_updates(commit, head)
     _refuse_conflicts(commit, head)

@@ -45,6 +45,7 @@ from icefloe.maintenance.reachable_files import (
     reachable_names,
     refuse_unsafe_gc,
 )
+from icefloe.maintenance.sidecars import delete_sidecars_of
 from icefloe.metadata.table_state import MAIN, TableState, ancestors, delete_old_metadata, state_of
 from icefloe.results import ExpireResult
 from icefloe.settings import Settings
@@ -116,7 +117,8 @@ def _delete_files(catalog: Catalog, state: TableState, commit: _ExpireCommit) ->
     """Delete the files that the table, loaded again after the commit, does not reach."""
     try:
         table = load_table(catalog, state.name, state.metadata.table_uuid)
-        refuse_unsafe_gc(catalog, state_of(table, state.name), "expire_snapshots")
+        current = state_of(table, state.name)
+        refuse_unsafe_gc(catalog, current, "expire_snapshots")
         files = _still_unreachable(commit, table)
     except Exception as error:
         raise StorageError(
@@ -127,6 +129,7 @@ def _delete_files(catalog: Catalog, state: TableState, commit: _ExpireCommit) ->
     sizes = {name: _size(state.io, file) for name, file in files.items()}
     failed = set(delete_files(state.io, [file.location for file in files.values()]))
     deleted = {name: file for name, file in files.items() if file.location not in failed}
+    delete_sidecars_of(current, deleted.values())
     counts = Counter(file.kind for file in deleted.values())
     return ExpireResult(
         data_files_deleted=counts[FileKind.DATA],

@@ -30,7 +30,12 @@ from icefloe.maintenance.own_files import (
     folders_of,
     nearby_tables,
 )
-from icefloe.maintenance.reachable_files import check_older_than, refuse_unsafe_gc
+from icefloe.maintenance.reachable_files import (
+    ReachableFiles,
+    check_older_than,
+    refuse_unsafe_gc,
+)
+from icefloe.maintenance.sidecars import list_sidecars, unreachable_sidecars
 from icefloe.metadata.table_state import TableState, state_of
 from icefloe.results import OrphansResult
 from icefloe.storage.files import ListedFile, delete_listed, list_files
@@ -86,6 +91,7 @@ def remove_orphans(
     folders = folders_of(state.metadata)
     claimed = _claimed_folders(state, folders, search.folders)
     listed = [file for folder in folders for file in _list_folder(state, folder)]
+    sidecars = list_sidecars(state)
     table = read_table()
     refuse_other_table(table.metadata, state.name, state.metadata.table_uuid)
     current = state_of(table, state.name)
@@ -96,7 +102,8 @@ def remove_orphans(
             "Run remove_orphans again."
         )
     nearby = nearby_tables(catalog, table)
-    referenced = KnownFiles.of(files_of(table) | nearby.files)
+    reachable = ReachableFiles(table.io)
+    referenced = KnownFiles.of(files_of(table, reachable) | nearby.files)
     unreferenced = _unreferenced(listed, referenced, nearby)
     home = name_of(state.metadata.location).real
     own = [file for file in unreferenced if _may_be_own(file, home, claimed)]
@@ -104,18 +111,23 @@ def remove_orphans(
         file for file in own if file.stored.modified is not None and file.stored.modified < cutoff
     ]
     _refuse_lookalikes(old, referenced)
-    orphans = _without_files_of_others(catalog, table, old)
-    failed = [] if search.dry_run else delete_listed([file.stored for file in orphans])
-    deleted = [] if search.dry_run else [f for f in orphans if f.stored.location not in set(failed)]
+    orphans = [file.stored for file in _without_files_of_others(catalog, table, old)]
+    too_young = len(own) - len(orphans)
+    if sidecars:
+        data = reachable.contents(reachable.manifests(current.metadata.snapshots)).values()
+        unreachable = unreachable_sidecars(current, sidecars, data)
+        orphans += [s for s in unreachable if s.modified is not None and s.modified < cutoff]
+    failed = [] if search.dry_run else delete_listed(orphans)
+    deleted = [] if search.dry_run else [f for f in orphans if f.location not in set(failed)]
     return OrphansResult(
         dry_run=search.dry_run,
-        files=tuple(sorted(file.stored.location for file in orphans)),
-        bytes=sum(file.stored.bytes for file in orphans),
+        files=tuple(sorted(file.location for file in orphans)),
+        bytes=sum(file.bytes for file in orphans),
         files_deleted=len(deleted),
-        bytes_deleted=sum(file.stored.bytes for file in deleted),
+        bytes_deleted=sum(file.bytes for file in deleted),
         files_failed=tuple(sorted(failed)),
-        files_listed=len(listed),
-        files_too_young=len(own) - len(orphans),
+        files_listed=len(listed) + len(sidecars),
+        files_too_young=too_young,
         files_unrecognised=len(unreferenced) - len(own),
         duration_s=time.monotonic() - started,
     )

@@ -34,6 +34,7 @@ from icefloe.maintenance.reachable_files import (
     refuse_without_gc,
     statistics_files,
 )
+from icefloe.maintenance.sidecars import purge_sidecars
 from icefloe.metadata.table_state import state_of
 from icefloe.storage.files import delete_files
 from icefloe.storage.locations import KnownFiles, Name, name_of
@@ -62,9 +63,11 @@ def purge_table(catalog: Catalog, name: str) -> None:
     """
     with reading_catalog(f"read {name}"):
         table = catalog.load_table(name)
-    refuse_without_gc(state_of(table, name), "DROP TABLE ... PURGE")
+    state = state_of(table, name)
+    refuse_without_gc(state, "DROP TABLE ... PURGE")
     if not isinstance(catalog, MetastoreCatalog):
         catalog.purge_table(name)
+        purge_sidecars(state, ())
         return
     selection = select_deletable(catalog, table, _files_to_purge(table, name))
     load_table(catalog, name, table.metadata.table_uuid)
@@ -72,6 +75,7 @@ def purge_table(catalog: Catalog, name: str) -> None:
     for location in selection.kept:
         log.warning("Purge of %s kept %s: it may not belong to the table", name, location)
     delete_files(table.io, [file.location for file in selection.deletable.values()])
+    purge_sidecars(state, selection.kept)
 
 
 def _files_to_purge(table: IcebergTable, name: str) -> FilesByName:
@@ -190,10 +194,10 @@ def folders_of(metadata: TableMetadata) -> list[str]:
     ]
 
 
-def files_of(table: IcebergTable) -> set[Name]:
+def files_of(table: IcebergTable, reachable: ReachableFiles | None = None) -> set[Name]:
     """Every file that a table reaches, its metadata files included."""
-    reachable = reachable_names(table.metadata, ReachableFiles(table.io))
-    return reachable | set(map(name_of, metadata_files(table)))
+    names = reachable_names(table.metadata, reachable or ReachableFiles(table.io))
+    return names | set(map(name_of, metadata_files(table)))
 
 
 def metadata_files(table: IcebergTable) -> list[str]:

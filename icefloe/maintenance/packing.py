@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from icefloe.indexes.definitions import to_write, usable
 from icefloe.metadata.files import PartitionKey
 from icefloe.pruning.candidates import Candidate
 from icefloe.scan.row_counts import verify_row_counts
@@ -159,6 +160,7 @@ def write_packed(scan: Scan, packing: Packing, statement_id: str, target_bytes: 
     for name, value in zip(names, values, strict=True):
         rows = rows.withColumn(name, value)
     layout = file_layout(scan.state, statement_id)
+    layout = replace(layout, indexes=to_write(scan.state, usable(scan.state)))
     if packing.repartitioned:
         rows = _join_file_facts(rows, _facts_of_repartitioned(packing.repartitioned))
         rows = rows.repartition(*map(F.col, names))
