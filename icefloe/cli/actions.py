@@ -100,6 +100,15 @@ def show_files(options: LakeOptions, output: Output, name: str) -> None:
         output.records(facts.files(lake.table(name).iceberg, output.format))
 
 
+def show_indexes(options: LakeOptions, output: Output, name: str) -> None:
+    """List the indexes of a table."""
+    with options.open_existing() as lake:
+        table = lake.table(name)
+        with worker_on(lake) as worker:
+            listed = worker.run(lambda _progress: table.indexes().toArrow())
+        output.records(facts.of_arrow(listed))
+
+
 def compact_table(
     options: LakeOptions,
     output: Output,

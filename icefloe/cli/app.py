@@ -180,6 +180,15 @@ def files(context: typer.Context, table: TableArgument, format: FormatOption = N
 
 
 @app.command()
+def indexes(context: typer.Context, table: TableArgument, format: FormatOption = None) -> None:
+    """List a table's indexes and how much of it they cover."""
+    from icefloe.cli import actions
+
+    options: _GlobalOptions = context.obj
+    options.run(lambda: actions.show_indexes(options.lake(), options.output(format), table))
+
+
+@app.command()
 def compact(
     context: typer.Context,
     table: TableArgument,

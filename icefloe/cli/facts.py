@@ -28,7 +28,7 @@ def history(table: IcebergTable, format: Format) -> Records:
     rows = table_history(table)
     if format is Format.TABLE:
         rows = [_history_row(row) for row in rows]
-    return of_dicts(rows) if rows else _of_arrow(metadata_arrow("history", table))
+    return of_dicts(rows) if rows else of_arrow(metadata_arrow("history", table))
 
 
 def _history_row(row: dict[str, Any]) -> dict[str, object]:
@@ -44,7 +44,7 @@ def files(table: IcebergTable, format: Format) -> Records:
     """Live files: the main columns for people, all columns for programs."""
     live = metadata_arrow("files", table)
     if format is not Format.TABLE:
-        return _of_arrow(live)
+        return of_arrow(live)
     names = [name for name in _FILE_COLUMNS if name in live.column_names]
     rows = [
         {
@@ -54,10 +54,11 @@ def files(table: IcebergTable, format: Format) -> Records:
         }
         for row in live.select(names).to_pylist()
     ]
-    return of_dicts(rows) if rows else _of_arrow(live.select(names))
+    return of_dicts(rows) if rows else of_arrow(live.select(names))
 
 
-def _of_arrow(table: pa.Table) -> Records:
+def of_arrow(table: pa.Table) -> Records:
+    """The rows of an Arrow table."""
     types = [field.type for field in table.schema]
     numeric = [
         pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_decimal(t) for t in types

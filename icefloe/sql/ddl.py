@@ -22,6 +22,7 @@ from icefloe.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from icefloe.indexes.definitions import definitions_of
 from icefloe.metadata.table_state import state_of
 from icefloe.settings import TABLE_PROPERTIES
 from icefloe.spark.tokens import TokenKind
@@ -30,10 +31,12 @@ from icefloe.sql.names import Names, full_name
 from icefloe.sql.queries import check_columns, run_query
 from icefloe.sql.syntax import (
     AddColumns,
+    CreateIndex,
     CreateNamespace,
     CreateTable,
     Ddl,
     DropColumns,
+    DropIndex,
     DropTable,
     Name,
     RenameColumn,
@@ -89,6 +92,8 @@ def run_ddl(statement: Ddl, names: Names, lake: SqlLake, whole: str) -> DataFram
             full = full_name(table)
             context = lake.context(lambda branch: state_of(lake.load(full), full, branch))
             set_properties(context, lake.load(full), properties)
+        case CreateIndex() | DropIndex():
+            _change_indexes(statement, lake)
         case AddColumns(table, added):
             add_columns(lake.load(full_name(table)), added)
         case DropColumns():
@@ -99,6 +104,19 @@ def run_ddl(statement: Ddl, names: Names, lake: SqlLake, whole: str) -> DataFram
         case RenameTable(table, new_name):
             _rename(table, new_name, lake)
     return lake.spark.createDataFrame([], StructType([]))
+
+
+def _change_indexes(statement: CreateIndex | DropIndex, lake: SqlLake) -> None:
+    table, name = Table(lake, full_name(statement.table)), statement.name
+    defined = definitions_of(table.iceberg.metadata)
+    exists = any(definition.name.lower() == name.lower() for definition in defined)
+    match statement:
+        case CreateIndex(kind=kind, columns=columns, params=params):
+            if not (exists and statement.if_not_exists):
+                table.create_index(name, kind, columns, **params)
+        case DropIndex(if_exists=if_exists):
+            if exists or not if_exists:
+                table.drop_index(name)
 
 
 def _create(create: CreateTable, names: Names, lake: SqlLake, whole: str) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+
 from icefloe.errors import StatementError
 from icefloe.spark.table_names import QUERY_STARTS
+from icefloe.spark.tokens import TokenKind
 from icefloe.sql.cursor import Cursor
 from icefloe.sql.ddl import add_property, parse_properties, parse_property
 from icefloe.sql.syntax import (
     AddColumns,
+    CreateIndex,
     CreateNamespace,
     CreateTable,
     Ddl,
     Describe,
     DropColumns,
+    DropIndex,
     DropTable,
     Name,
     RenameColumn,
@@ -20,6 +25,7 @@ from icefloe.sql.syntax import (
     SetProperties,
     Show,
     ShowCreateTable,
+    ShowIndexes,
     ShowNamespaces,
     ShowProperties,
     ShowTables,
@@ -68,8 +74,10 @@ def _create(cursor: Cursor) -> Ddl:
             "CREATE OR REPLACE is not supported: a new table would lose the old one's history. "
             "Use INSERT OVERWRITE, or DROP TABLE and CREATE TABLE."
         )
+    if cursor.take("INDEX"):
+        return _create_index(cursor)
     if not cursor.take("TABLE"):
-        raise _unsupported(cursor, "CREATE", "CREATE TABLE and CREATE NAMESPACE are.")
+        raise _unsupported(cursor, "CREATE", "CREATE TABLE, CREATE NAMESPACE and CREATE INDEX are.")
     exists = cursor.take("IF", "NOT", "EXISTS")
     table = cursor.dotted()
     columns = None
@@ -182,10 +190,44 @@ class _Create:
 
 
 def _drop(cursor: Cursor) -> Ddl:
+    if cursor.take("INDEX"):
+        exists = cursor.take("IF", "EXISTS")
+        name = cursor.name("an index")
+        return DropIndex(name, _indexed_table(cursor), exists)
     if not cursor.take("TABLE"):
-        raise _unsupported(cursor, "DROP", "DROP TABLE is.")
+        raise _unsupported(cursor, "DROP", "DROP TABLE and DROP INDEX are.")
     exists = cursor.take("IF", "EXISTS")
     return DropTable(cursor.dotted(), exists, cursor.take("PURGE"))
+
+
+def _create_index(cursor: Cursor) -> CreateIndex:
+    exists = cursor.take("IF", "NOT", "EXISTS")
+    name = cursor.name("an index")
+    table = _indexed_table(cursor)
+    kind = cursor.name("a kind of index").lower() if cursor.take("USING") else "btree"
+    columns = cursor.columns(cursor.parenthesised("a column"), dotted=False)
+    params: dict[str, object] = {}
+    if cursor.take_any(("WITH", "OPTIONS")):
+        for part in cursor.parenthesised("a parameter"):
+            _add_parameter(params, cursor.inside(part))
+    return CreateIndex(name, table, kind, tuple(".".join(c) for c in columns), params, exists)
+
+
+def _indexed_table(cursor: Cursor) -> Name:
+    cursor.need("ON")
+    cursor.take("TABLE")
+    return cursor.dotted()
+
+
+def _add_parameter(params: dict[str, object], cursor: Cursor) -> None:
+    """Read `name = value`, where the value is a text, a number, TRUE, FALSE or ARRAY['…', …]."""
+    start = cursor.at
+    name, text = parse_property(cursor)
+    is_text = isinstance(text, list) or cursor.tokens[cursor.at - 1].kind is TokenKind.STRING
+    cursor.finish()
+    if name in params:
+        raise cursor.error(f"Parameter {name!r} is given twice.", start)
+    params[name] = text if is_text else json.loads(str(text))
 
 
 def _alter(cursor: Cursor) -> Ddl:
@@ -263,10 +305,14 @@ def _show(cursor: Cursor) -> Show:
         return ShowCreateTable(cursor.dotted())
     if cursor.take("TBLPROPERTIES"):
         return ShowProperties(cursor.dotted())
+    if cursor.take("INDEXES"):
+        if cursor.take_any(("ON", "IN", "FROM")) is None:
+            raise cursor.expected("ON")
+        return ShowIndexes(cursor.dotted())
     raise _unsupported(
         cursor,
         "SHOW",
-        "SHOW TABLES, SHOW NAMESPACES, SHOW CREATE TABLE and SHOW TBLPROPERTIES are.",
+        "SHOW TABLES, SHOW NAMESPACES, SHOW CREATE TABLE, SHOW TBLPROPERTIES and SHOW INDEXES are.",
     )
 
 

@@ -25,6 +25,7 @@ from icefloe.sql.syntax import (
     Parsed,
     Query,
     ShowCreateTable,
+    ShowIndexes,
     ShowNamespaces,
     ShowProperties,
     ShowTables,
@@ -61,7 +62,14 @@ def _run(parsed: Parsed, names: Names, lake: SqlLake, whole: str) -> SqlResult:
             return run_dml(parsed, names, whole)
         case Explain():
             return _explain(parsed, names, whole)
-        case Describe() | ShowTables() | ShowNamespaces() | ShowCreateTable() | ShowProperties():
+        case (
+            Describe()
+            | ShowTables()
+            | ShowNamespaces()
+            | ShowCreateTable()
+            | ShowProperties()
+            | ShowIndexes()
+        ):
             return run_show(parsed, lake)
         case _:
             return run_ddl(parsed, names, lake, whole)

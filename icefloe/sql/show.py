@@ -24,10 +24,12 @@ from icefloe.sql.syntax import (
     Name,
     Show,
     ShowCreateTable,
+    ShowIndexes,
     ShowNamespaces,
     ShowProperties,
     ShowTables,
 )
+from icefloe.table import Table
 
 _PLAIN = re.compile(r"[A-Za-z_]\w*")
 
@@ -47,6 +49,8 @@ def run_show(statement: Show, lake: SqlLake) -> DataFrame:
         case ShowProperties(table):
             properties = shown_properties(lake.load(full_name(table)).properties)
             return _frame(("key", "value"), list(properties.items()), lake.spark)
+        case ShowIndexes(table):
+            return Table(lake, full_name(table)).indexes()
 
 
 def text_frame(name: str, values: Sequence[str], spark: SparkSession) -> DataFrame:

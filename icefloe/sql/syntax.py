@@ -239,6 +239,27 @@ class RenameTable:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateIndex:
+    """CREATE INDEX."""
+
+    name: str
+    table: Name
+    kind: str
+    columns: tuple[str, ...]
+    params: dict[str, object] = field(default_factory=dict)
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropIndex:
+    """DROP INDEX."""
+
+    name: str
+    table: Name
+    if_exists: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Describe:
     """DESCRIBE TABLE."""
 
@@ -275,6 +296,13 @@ class ShowProperties:
     table: Name
 
 
+@dataclass(frozen=True, slots=True)
+class ShowIndexes:
+    """SHOW INDEXES."""
+
+    table: Name
+
+
 Ddl: TypeAlias = (
     CreateTable
     | CreateNamespace
@@ -284,6 +312,10 @@ Ddl: TypeAlias = (
     | DropColumns
     | RenameColumn
     | RenameTable
+    | CreateIndex
+    | DropIndex
 )
-Show: TypeAlias = Describe | ShowTables | ShowNamespaces | ShowCreateTable | ShowProperties
+Show: TypeAlias = (
+    Describe | ShowTables | ShowNamespaces | ShowCreateTable | ShowProperties | ShowIndexes
+)
 Parsed: TypeAlias = Query | WithDml | Explain | Ddl | Show
