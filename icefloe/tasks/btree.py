@@ -9,15 +9,26 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icefloe.tasks.index_codes import Coder, Codes, choose_coder, encode, is_stored_as
+from icefloe.tasks.index_codes import (
+    Coder,
+    Codes,
+    choose_coder,
+    code_class,
+    encode,
+    fits,
+    is_stored_as,
+)
 from icefloe.tasks.messages import Positions
 from icefloe.tasks.sidecars import (
     DamagedSidecarError,
     IndexedFile,
     IndexToWrite,
     NotIndexableError,
+    RowEdits,
     Sidecar,
     SidecarContent,
+    SidecarPlace,
+    combined,
     indexed_columns,
 )
 
@@ -53,8 +64,7 @@ def build_btree(index: IndexToWrite, file: IndexedFile) -> SidecarContent:
     coder = choose_coder(columns)
     codes = encode(columns, coder)
     order = np.argsort(codes, kind="stable")
-    header = {"coder": coder.kind, "prefix": coder.prefix.hex(), "batch_rows": BATCH_ROWS}
-    return btree_content(codes[order], positions[order], nulls, header)
+    return btree_content(codes[order], positions[order], nulls, _header(coder))
 
 
 def btree_content(
@@ -76,6 +86,71 @@ def btree_content(
     if len(nulls) <= _MAX_NULLS:
         sections[NULLS] = zlib.compress(nulls.astype("<u4").tobytes(), 1)
     return SidecarContent(batches, {**header, "entries": len(codes)}, sections)
+
+
+def remap_btree(
+    index: IndexToWrite, old: SidecarPlace, edits: RowEdits, rows: int
+) -> SidecarContent | None:
+    """The content for a file with the rows of another and some edits; None if it is not certain.
+
+    Codes of rows that stay are those of the other file's sidecar, so no key is read. `rows` is the
+    number that must come out. Raises FileNotFoundError or DamagedSidecarError.
+    """
+    has_new_keys = not edits.values.keys().isdisjoint(index.field_ids) and len(edits.updated) > 0
+    if has_new_keys and not edits.values.keys() >= set(index.field_ids):
+        return None
+    with old.open() as sidecar:
+        table = CodeTable.of(sidecar)
+        classes = [code_class(kind) for kind in index.types]
+        if table.nulls is None or [code_class(kind) for kind in table.types] != classes:
+            return None
+        codes, positions = table.everything()
+        nulls = table.nulls
+    dropped = [edits.gone, edits.updated] if has_new_keys else [edits.gone]
+    for gone in dropped:
+        kept = ~np.isin(positions, gone)
+        codes, positions = codes[kept], positions[kept]
+        nulls = nulls[~np.isin(nulls, gone)]
+    if has_new_keys:
+        added = _encoded(index, table.coder, edits)
+        if added is None:
+            return None
+        codes = np.concatenate([codes, added[0]])
+        positions = np.concatenate([positions, added[1]])
+        nulls = np.sort(np.concatenate([nulls, added[2]]))
+    if len(codes) + len(nulls) != rows:
+        return None
+    positions, nulls = (p - np.searchsorted(edits.gone, p) for p in (positions, nulls))
+    order = np.lexsort((positions, codes)) if has_new_keys else slice(None)
+    return btree_content(
+        codes[order],
+        positions[order].astype(np.uint32),
+        nulls.astype(np.uint32),
+        _header(table.coder),
+    )
+
+
+def _encoded(
+    index: IndexToWrite, coder: Coder, edits: RowEdits
+) -> tuple[Codes, Positions, Positions] | None:
+    """Codes and positions of updated rows, and the positions of those that have no code.
+
+    None if the new keys do not fit the coder of the file.
+    """
+    columns = [combined(edits.values[field_id]) for field_id in index.field_ids]
+    if not all(map(is_stored_as, [c.type for c in columns], index.types)):
+        return None
+    valid = np.ones(len(edits.updated), bool)
+    for column in columns:
+        valid &= column.is_valid().to_numpy(zero_copy_only=False)
+    columns = [column.filter(pa.array(valid)) for column in columns]
+    if not fits(columns, coder):
+        return None
+    return encode(columns, coder), edits.updated[valid], edits.updated[~valid]
+
+
+def _header(coder: Coder) -> dict[str, object]:
+    return {"coder": coder.kind, "prefix": coder.prefix.hex(), "batch_rows": BATCH_ROWS}
 
 
 # -------------------------------------------------------------------------------------------------
@@ -130,6 +205,14 @@ class CodeTable:
             right = np.searchsorted(codes, np.uint64(last), side="right")
             found.append(positions[left:right].astype(np.int64))
         return np.concatenate(found)
+
+    def everything(self) -> tuple[Codes, Positions]:
+        """All codes, sorted, and the positions of their rows."""
+        batches = [self._batch(number) for number in range(len(self.fences))]
+        return (
+            np.concatenate([np.empty(0, np.uint64), *(codes for codes, _ in batches)]),
+            np.concatenate([np.empty(0, np.int64), *(rows for _, rows in batches)]),
+        )
 
     def among(self, wanted: Codes) -> Positions:
         """The rows with one of some codes, which are sorted; in no order."""

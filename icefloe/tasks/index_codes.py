@@ -67,6 +67,14 @@ def choose_coder(columns: Sequence[pa.Array]) -> Coder:
     return Coder(ORDER, prefix) if len(np.unique(codes)) >= _DISTINCT * distinct else Coder(HASH)
 
 
+def fits(columns: Sequence[pa.Array], coder: Coder) -> bool:
+    """Whether a coder that was chosen for other values has codes for these too."""
+    if coder.kind == ORDER:
+        values = _as_binary(columns[0])
+        return bool(pc.all(pc.starts_with(values, coder.prefix), min_count=0).as_py())
+    return coder.kind != EXACT or (len(columns) == 1 and _is_exact(columns[0].type))
+
+
 def encode(columns: Sequence[pa.Array], coder: Coder) -> Codes:
     """The codes of rows that have no NULL in the columns."""
     match coder.kind:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from icefloe.tasks.btree import build_btree
+from icefloe.tasks.btree import build_btree, remap_btree
 from icefloe.tasks.messages import Task
 from icefloe.tasks.sidecars import (
     DamagedSidecarError,
     IndexedFile,
     IndexToWrite,
+    RowEdits,
     SidecarContent,
     SidecarPlace,
     write_sidecar,
@@ -22,6 +23,11 @@ from icefloe.tasks.sidecars import (
 _BUILDERS: dict[str, Callable[[IndexToWrite, IndexedFile], SidecarContent | None]] = {
     "btree": build_btree,
 }
+
+# Content of the sidecar of a file that replaces another, from the other's sidecar; None where that
+# does not say it.
+_REMAPPERS: dict[str, Callable[[IndexToWrite, SidecarPlace, RowEdits, int], SidecarContent | None]]
+_REMAPPERS = {"btree": remap_btree}
 
 # The number of a file in the plan, the size of its sidecar, and why it has none.
 COVERAGE = pa.schema([("file", pa.int64()), ("bytes", pa.int64()), ("problem", pa.string())])
@@ -36,6 +42,16 @@ class CoveragePlan:
     builds: bool  # sidecars that are missing or damaged
 
 
+@dataclass(frozen=True)
+class ReplacedFile:
+    """A data file that another replaces, and how their rows differ."""
+
+    location: str  # as the table's metadata has it
+    size: int
+    rows: int
+    edits: RowEdits
+
+
 def index_file(indexes: Sequence[IndexToWrite], file: IndexedFile) -> tuple[str, ...]:
     """Write the sidecars of a data file; returns why some could not be written.
 
@@ -46,6 +62,30 @@ def index_file(indexes: Sequence[IndexToWrite], file: IndexedFile) -> tuple[str,
         for index in indexes
         if (problem := _build(index, file)[1]) is not None
     )
+
+
+def index_edited_file(
+    indexes: Sequence[IndexToWrite], file: IndexedFile, old: ReplacedFile
+) -> tuple[str, ...]:
+    """The same for a file that replaces another, whose sidecars are used where they can be."""
+    remapped = {index.index_id for index in indexes if _remap(index, file, old)}
+    return index_file([each for each in indexes if each.index_id not in remapped], file)
+
+
+def _remap(index: IndexToWrite, file: IndexedFile, old: ReplacedFile) -> bool:
+    """Write a sidecar with what another has; False if it has to be built."""
+    remap = _REMAPPERS.get(index.kind)
+    if remap is None:
+        return False
+    place = SidecarPlace.of(index, old.location, old.size, old.rows)
+    try:
+        content = remap(index, place, old.edits, file.rows)
+        if content is None:
+            return False
+        write_sidecar(index, file, content)
+    except (DamagedSidecarError, OSError, pa.ArrowException):
+        return False
+    return True
 
 
 def cover_files(plan: CoveragePlan) -> Task:

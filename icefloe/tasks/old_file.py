@@ -140,6 +140,16 @@ class OldFile:
         )
 
 
+def why_spark_differs(parquet: pq.ParquetFile) -> str | None:
+    """Why PyArrow may read other values of a file than Spark; None if it reads the same."""
+    leaves = range(len(parquet.schema))
+    if any(parquet.schema.column(leaf).physical_type == "INT96" for leaf in leaves):
+        return "the file has timestamps of 96 bits, which PyArrow does not read in full"
+    if _OLD_CALENDAR in (parquet.metadata.metadata or {}):
+        return "the file may have old dates in a calendar that only Spark knows"
+    return None
+
+
 @contextmanager
 def reading(path: str) -> Iterator[None]:
     """Name the path in errors of a file that cannot be read, or whose content makes no sense."""

@@ -32,6 +32,7 @@ from icefloe.tasks.arrow import (
     split_offsets,
     with_values_below_nulls,
 )
+from icefloe.tasks.index_files import ReplacedFile, index_edited_file
 from icefloe.tasks.messages import (
     ChangeCollector,
     ChangeColumns,
@@ -47,12 +48,13 @@ from icefloe.tasks.messages import (
     pack,
     unpack,
 )
-from icefloe.tasks.old_file import Edits, OldFile, reading
+from icefloe.tasks.old_file import Edits, OldFile, field_id, reading
+from icefloe.tasks.sidecars import RowEdits
 from icefloe.tasks.write import (
     DataFileWriter,
     FileLayout,
     abandon_file,
-    index_written,
+    indexed_file,
     new_name,
     refuse_nulls,
     write_rows,
@@ -74,6 +76,7 @@ class FileToRewrite:
     folder: str  # the location for the new file: the layout's, or a folder below it
     rows: int  # as the table's metadata says
     deleted: bytes | None = None  # packed positions of rows that position deletes remove
+    location: str = ""  # as the table's metadata has it, and its sidecars
 
 
 @dataclass(frozen=True)
@@ -201,7 +204,7 @@ def rewrite_file(
             reason = file.cannot_carry()
             if reason:
                 return DeclinedFile(key, reason, pack(edits.positions))
-            files, not_copied_because = _write_edited(file, edits, layout)
+            files, not_copied_because = _write_edited(file, edits, layout, target.location)
     deleted = int(edits.deletes.sum())
     return RewrittenFile(
         key,
@@ -237,12 +240,12 @@ def _edits(plan: RewritePlan, target: FileToRewrite, changes: pa.Table) -> Edits
 
 
 def _write_edited(
-    file: OldFile, edits: Edits, layout: FileLayout
+    file: OldFile, edits: Edits, layout: FileLayout, location: str
 ) -> tuple[list[WrittenFile], str | None]:
     """The new files, and why no bytes of the old one were copied."""
     try:
         with reading(file.path):
-            edited = EditedFile.of(file, edits, layout)
+            edited = EditedFile.of(file, edits, layout, location)
             reason = edited.why_not_copied()
         if reason is None:
             return [edited.write()], None
@@ -281,9 +284,10 @@ class EditedFile:
     layout: FileLayout
     rewrite: PartialRewrite
     changes: tuple[GroupChange, ...]
+    location: str  # of the old file, as the table's metadata has it
 
     @staticmethod
-    def of(file: OldFile, edits: Edits, layout: FileLayout) -> EditedFile:
+    def of(file: OldFile, edits: Edits, layout: FileLayout, location: str) -> EditedFile:
         """Find out what can be copied."""
         updated = frozenset(edits.assigned)
         changes = tuple(
@@ -294,7 +298,7 @@ class EditedFile:
             for start, rows in file.groups
         )
         rewrite = PartialRewrite.plan(file.bytes, layout.schema, file.names, layout.parquet)
-        return EditedFile(file, edits, layout, rewrite, changes)
+        return EditedFile(file, edits, layout, rewrite, changes, location)
 
     def why_not_copied(self) -> str | None:
         """Why every row has to be encoded again, or better is; None if bytes are copied."""
@@ -345,8 +349,17 @@ class EditedFile:
                 partly={column: rows.nans_added(column) for column in partly},
                 drops_row_groups=self._drops_row_groups(),
             ),
-            not_indexed=index_written(self.layout, name, spliced.size, footer.num_rows),
+            not_indexed=self._index(name, spliced.size, footer.num_rows),
         )
+
+    def _index(self, name: str, size: int, rows: int) -> tuple[str, ...]:
+        """Write the sidecars of the new file; returns why some could not be written."""
+        if not self.layout.indexes:
+            return ()
+        new = indexed_file(self.layout, name, size, rows, {})
+        edits = _row_edits(self.edits, self.layout.schema)
+        old = ReplacedFile(self.location, self.file.bytes.size, self.file.rows, edits)
+        return index_edited_file(self.layout.indexes, new, old)
 
     def _drops_row_groups(self) -> bool:
         """Whether a row group is removed without being decoded."""
@@ -354,6 +367,20 @@ class EditedFile:
             rows and not change.rows
             for change, (_, rows) in zip(self.changes, self.file.groups, strict=True)
         )
+
+
+def _row_edits(edits: Edits, schema: pa.Schema) -> RowEdits:
+    """The edits as those who index the new file need them."""
+    updates = ~edits.deletes
+    updated = edits.values.filter(pa.array(updates))
+    values = {
+        int(str(field_id(schema.field(name)))): fitted(
+            updated.column(column), schema.field(name).type
+        )
+        for name, column in edits.assigned.items()
+    }
+    gone = np.union1d(edits.deleted, edits.positions[edits.deletes])
+    return RowEdits(gone, edits.positions[updates], values)
 
 
 @dataclass

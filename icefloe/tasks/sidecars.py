@@ -25,6 +25,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from icefloe.storage.filesystem import delete_quietly, open_output
+from icefloe.tasks.messages import Positions
+from icefloe.tasks.old_file import why_spark_differs
 
 VERSION = 1
 # Keys of the schema's metadata; kinds of indexes add sections of their own.
@@ -61,6 +63,15 @@ class IndexedFile:
     rows: int
     # Columns of which the rows are still in memory, by field id; others are read from the file.
     columns: Mapping[int, pa.ChunkedArray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RowEdits:
+    """How the rows of a data file differ from those of the file that it replaces."""
+
+    gone: Positions  # rows that the new file lacks, sorted
+    updated: Positions  # rows with new values in some columns, sorted
+    values: Mapping[int, pa.ChunkedArray]  # of the updated rows, by field id
 
 
 @dataclass(frozen=True)
@@ -238,12 +249,14 @@ def indexed_columns(index: IndexToWrite, file: IndexedFile) -> list[pa.Array]:
         columns = _read_columns(index, file)
     if any(len(column) != file.rows for column in columns):
         raise NotIndexableError(f"it does not have {file.rows} rows")
-    return [_combined(column) for column in columns]
+    return [combined(column) for column in columns]
 
 
 def _read_columns(index: IndexToWrite, file: IndexedFile) -> list[pa.ChunkedArray]:
     with file.filesystem.open_input_file(file.path) as source:
         parquet = pq.ParquetFile(source, page_checksum_verification=True)
+        if reason := why_spark_differs(parquet):
+            raise NotIndexableError(reason)
         schema = parquet.schema_arrow
         by_id = columns_by_id(schema)
         if not by_id:
@@ -265,7 +278,8 @@ def columns_by_id(schema: pa.Schema) -> dict[int, int]:
     return {int(field_id): place for place, field_id in enumerate(ids) if field_id is not None}
 
 
-def _combined(column: pa.ChunkedArray) -> pa.Array:
+def combined(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array, its values not encoded and of 64-bit offsets."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = column.cast(kind.value_type)

@@ -327,9 +327,15 @@ def index_written(
     """
     if not layout.indexes:
         return ()
+    return index_file(layout.indexes, indexed_file(layout, name, size, rows, columns or {}))
+
+
+def indexed_file(
+    layout: FileLayout, name: str, size: int, rows: int, columns: Mapping[int, pa.ChunkedArray]
+) -> IndexedFile:
+    """A file of the layout as one to write sidecars for."""
     location, path = f"{layout.location}/{name}", f"{layout.folder}/{name}"
-    file = IndexedFile(layout.filesystem, path, location, size, rows, columns or {})
-    return index_file(layout.indexes, file)
+    return IndexedFile(layout.filesystem, path, location, size, rows, columns)
 
 
 def _indexed_places(layout: FileLayout) -> dict[int, int]:

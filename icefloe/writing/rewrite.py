@@ -221,6 +221,7 @@ class Rewriter:
             folder=rewritten_folder(self.scan.state, candidate.live),
             rows=candidate.live.rows,
             deleted=pack(as_array(deleted)) if deleted else None,
+            location=candidate.path,
         )
 
     def _result_of(self, candidate: Candidate, message: RewrittenFile) -> RewriteResult:
