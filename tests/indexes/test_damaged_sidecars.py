@@ -289,6 +289,20 @@ def change_header(path: Path, **values: object) -> None:
             writer.write_batch(batch)
 
 
+def test_the_same_bytes_as_another_type_are_not_used(made):
+    """One bit in the schema of the file makes floats of the codes; their checksum is the same."""
+    file = made.data_file("a.parquet", pa.array([1, 2, 3]))
+    path = made.build(file)
+    with pa.ipc.open_file(path) as reader:
+        batch, metadata = reader.get_batch(0), reader.schema.metadata
+    floats = [batch.column(0).view(pa.float64()), batch.column(1)]
+    schema = pa.schema([("code", pa.float64()), ("pos", pa.uint32())], metadata)
+    with pa.ipc.new_file(path, schema) as writer:
+        writer.write_batch(pa.record_batch(floats, schema=schema))
+    with pytest.raises(DamagedSidecarError, match="its columns have other types"), made.open(file):
+        pass
+
+
 def test_a_sidecar_that_could_not_be_finished_is_removed(made, monkeypatch):
     file = made.data_file("a.parquet", pa.array([1, 2, 3]))
     content = build_btree(made.index, file)
