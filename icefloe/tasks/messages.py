@@ -132,9 +132,11 @@ class TextStatistics:
 
 @dataclass(frozen=True, slots=True)
 class SearchHits:
-    """The best rows that a task found."""
+    """The best rows that a task found, in order: those with the smallest keys."""
 
-    hits: tuple[tuple[float, str, int], ...]  # key, the smallest first, file and position
+    keys: tuple[float, ...]
+    files: tuple[str, ...]
+    positions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,4 +55,8 @@ class BestRows:
 
     def message(self) -> SearchHits:
         """The best rows, for the driver."""
-        return SearchHits(tuple(self._hits))
+        return SearchHits(
+            tuple(key for key, _, _ in self._hits),
+            tuple(file for _, file, _ in self._hits),
+            tuple(position for _, _, position in self._hits),
+        )
