@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
 import numpy as np
 import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.types import NestedField
 from pyroaring import BitMap64
 from pyspark.sql import DataFrame, SparkSession
@@ -26,12 +28,15 @@ from icefloe.schema.to_spark import spark_schema
 from icefloe.spark import columns
 from icefloe.spark.columns import quote
 from icefloe.spark.frames import frame_of, no_rows
+from icefloe.storage.files import locate
 from icefloe.storage.locations import spark_uri
 from icefloe.tasks.messages import Positions, SearchHits, TaskMessage
+from icefloe.tasks.old_file import OldFile
 from icefloe.tasks.ranking import Hit, Keys
 
 # As the file of a hit: after the URIs of all files.
 _INLINE = "\U0010ffff"
+_THREADS = 16
 _RANK = f"{columns.PREFIX}rank"
 
 
@@ -94,8 +99,10 @@ class SearchedTable:
         for _, uri, position in hits:
             positions.setdefault(self.by_uri[uri].path, BitMap64()).add(position)
         files = [c for c in self.scan.candidates if c.path in positions]
-        fetched = [c for c in files if self.scan.can_fetch(c)]
-        others = [c for c in files if not self.scan.can_fetch(c)]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            can_fetch = list(pool.map(self._can_fetch, files))
+        fetched = [c for c, can in zip(files, can_fetch, strict=True) if can]
+        others = [c for c, can in zip(files, can_fetch, strict=True) if not can]
         parts = []
         if fetched:
             parts.append(self.scan.fetch(names).at(fetched, positions))
@@ -104,6 +111,19 @@ class SearchedTable:
             rows = guarded(scan, scan.rows_at(positions))
             parts.append(rows.selectExpr(*map(quote, names), columns.FILE, columns.POS))
         return reduce(DataFrame.union, parts)
+
+    def _can_fetch(self, candidate: Candidate) -> bool:
+        """Whether PyArrow reads a file as Spark does; others may have been written by anyone."""
+        if not self.scan.can_fetch(candidate):
+            return False
+        place = locate(self.state.io, candidate.path)
+        schema = schema_to_pyarrow(self.state.schema)
+        try:
+            with place.filesystem.open_input_file(place.path) as source:
+                file = OldFile.open(place.path, source, schema, candidate.live.rows)
+                return file.cannot_carry() is None
+        except (OSError, ValueError):  # Spark says what is wrong with the file
+            return False
 
     def frame(self, hits: Sequence[Hit], score: str, sign: int) -> DataFrame:
         """The rows of hits in their order, with the key times `sign` as the score."""
