@@ -23,6 +23,7 @@ _MOST_BYTES = 255  # of a token; longer ones are left out
 _CHUNK_BYTES = 4 * 2**20
 _CHUNK_ROWS = 2**20
 _PAGE = 256  # code points that are classified at a time
+_BETWEEN = 0  # the character that separates texts, which ends all that depends on neighbours
 _SEPARATOR, _WORD, _PAIRED, _IGNORED = range(4)
 _PAIRED_RANGES = (
     (0x3005, 0x3007),  # iteration mark, closing mark, zero
@@ -106,21 +107,16 @@ class Tokenizer:
         offsets, data = _content(texts)
         if not (data & 0x80).any():
             return _ascii_words(offsets, data)
-        try:
-            texts = pc.utf8_lower(pc.utf8_normalize(texts, "NFKC"))
-            text = _content(texts)[1].tobytes().decode()
-        except (pa.ArrowInvalid, UnicodeDecodeError):  # Spark may store any bytes as a string
-            texts = pc.utf8_lower(pc.utf8_normalize(_repaired(texts), "NFKC"))
-            text = _content(texts)[1].tobytes().decode()
-        offsets, data = _content(texts)
+        text = _normalized(offsets, data)
         characters = np.frombuffer(text.encode("utf-32-le"), "<u4")
         classes = self._classes_of(characters)
-        starts = _sums(_is_lead(data))[offsets[:-1]]
+        starts = np.append(0, np.flatnonzero(characters == _BETWEEN) + 1)
         if (classes == _IGNORED).any():
             kept = classes != _IGNORED
             starts = _sums(kept)[starts]
             characters, classes = characters[kept], classes[kept]
-            data = np.frombuffer(characters.tobytes().decode("utf-32-le").encode(), np.uint8)
+            text = characters.tobytes().decode("utf-32-le")
+        data = np.frombuffer(text.encode(), np.uint8)
         return _unicode_words(starts, classes, data)
 
     def _classes_of(self, characters: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
@@ -179,10 +175,14 @@ def _content(texts: pa.LargeStringArray) -> tuple[Numbers, npt.NDArray[np.uint8]
     return bounds - bounds[0], content[bounds[0] : bounds[-1]]
 
 
-def _repaired(texts: pa.LargeStringArray) -> pa.LargeStringArray:
-    """Texts with replacement characters where bytes are not UTF-8."""
-    decoded = [each.decode(errors="replace") for each in texts.view(pa.large_binary()).to_pylist()]
-    return pa.array(decoded, pa.large_string())
+def _normalized(offsets: Numbers, data: npt.NDArray[np.uint8]) -> str:
+    """All texts in lower case and normalized, with a separator between two of them.
+
+    PyArrow's normalization leaves characters decomposed. Spark may store any bytes as a string.
+    """
+    data = np.where(data == _BETWEEN, np.uint8(ord(" ")), data)
+    joined = np.insert(data, offsets[1:-1], _BETWEEN).tobytes().decode(errors="replace")
+    return unicodedata.normalize("NFKC", joined).lower()
 
 
 def _is_lead(data: npt.NDArray[np.uint8]) -> Flags:
