@@ -29,6 +29,7 @@ from icefloe.commands.lost_deletes import current_state
 from icefloe.commands.replace.partitions_of import partitions_of
 from icefloe.commands.run import flush, insert, run
 from icefloe.commands.scan import ScanRequest, count_rows, read_arrow, read_pandas, read_rows
+from icefloe.commands.search import Search, search
 from icefloe.inline.facts import InlineFacts, read_inline_facts
 from icefloe.inspection.log import render_log
 from icefloe.inspection.metadata_tables import metadata_table
@@ -252,6 +253,22 @@ class Table:
     def indexes(self) -> DataFrame:
         """The indexes, with the files and rows that each of them covers."""
         return list_indexes(self._context(), self._state())
+
+    def search(
+        self,
+        index: str,
+        query: str | Sequence[float],
+        *,
+        limit: int = 10,
+        exact: bool = False,
+    ) -> DataFrame:
+        """The best rows for a query, the best first; raises IndexNotFoundError.
+
+        A bm25 index takes a text: `words +must -not "a phrase"`. The rows have `_score`, which is
+        higher the better. An hnsw index takes a vector; the rows have `_distance`. `exact=True`
+        compares every vector, which graphs of large files avoid.
+        """
+        return search(self._context(), self._state(), Search(index, query, limit, exact))
 
     # Metadata tables
 

@@ -257,11 +257,17 @@ def _spark_arrow_schema(spark: SparkSession, state: TableState, names: Sequence[
 # -------------------------------------------------------------------------------------------------
 
 
-def inline_frame(spark: SparkSession, cut: Cut) -> DataFrame:
-    """Inline rows with the table's columns, then `inline` as file and the row id as position."""
-    places = {names.FILE: pa.repeat(pa.scalar(INLINE_FILE, pa.string()), len(cut.rows))}
-    places[names.POS] = pa.array(cut.rows.row_ids, pa.int64())
-    arrow = cut.arrow()
+def inline_frame(spark: SparkSession, cut: Cut, only: Sequence[int] | None = None) -> DataFrame:
+    """Inline rows with the table's columns, then `inline` as file and the row id as position.
+
+    With `only`, those rows of the cut.
+    """
+    arrow, row_ids = cut.arrow(), pa.array(cut.rows.row_ids, pa.int64())
+    if only is not None:
+        rows = pa.array(only, pa.int64())
+        arrow, row_ids = arrow.take(rows), row_ids.take(rows)
+    places = {names.FILE: pa.repeat(pa.scalar(INLINE_FILE, pa.string()), len(row_ids))}
+    places[names.POS] = row_ids
     table = pa.table([*arrow.columns, *places.values()], names=[*arrow.column_names, *places])
     as_read = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
     outputs: list[str | Column] = [

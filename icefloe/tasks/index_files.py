@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from icefloe.tasks.bm25 import build_bm25
 from icefloe.tasks.btree import build_btree, remap_btree
 from icefloe.tasks.messages import Task
 from icefloe.tasks.sidecars import (
@@ -18,10 +19,13 @@ from icefloe.tasks.sidecars import (
     SidecarPlace,
     write_sidecar,
 )
+from icefloe.tasks.vectors import build_hnsw, needs_graph
 
 # Content of a sidecar, by kind of index; None where the file needs none.
 _BUILDERS: dict[str, Callable[[IndexToWrite, IndexedFile], SidecarContent | None]] = {
+    "bm25": build_bm25,
     "btree": build_btree,
+    "hnsw": build_hnsw,
 }
 
 # Content of the sidecar of a file that replaces another, from the other's sidecar; None where that
@@ -107,7 +111,9 @@ def cover_files(plan: CoveragePlan) -> Task:
 
 
 def _coverage(plan: CoveragePlan, file: IndexedFile) -> tuple[int | None, str | None]:
-    """The size of a file's sidecar; None, and why, if it has none."""
+    """The size of a file's sidecar, 0 if it needs none; None, and why, if it has none."""
+    if plan.index.kind == "hnsw" and not needs_graph(plan.index.params, file.rows):
+        return 0, None
     place = SidecarPlace.of(plan.index, file.location, file.size, file.rows)
     try:
         with place.open():

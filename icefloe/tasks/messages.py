@@ -121,7 +121,42 @@ class NewRowCount:
     rows: int
 
 
-TaskMessage = WrittenFile | RewrittenFile | DeclinedFile | RowPositions | NewRowCount
+@dataclass(frozen=True, slots=True)
+class TextStatistics:
+    """Numbers of some texts that the scores of a full text search depend on."""
+
+    documents: int = 0  # texts with a token
+    tokens: int = 0
+    frequencies: tuple[int, ...] = ()  # how many texts have each term of the query
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHits:
+    """The best rows that a task found, in order: those with the smallest keys."""
+
+    keys: tuple[float, ...]
+    files: tuple[str, ...]
+    positions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnsearchedFile:
+    """A data file whose sidecar could not be searched."""
+
+    file: str
+    reason: str | None = None  # None: it has none
+
+
+TaskMessage = (
+    WrittenFile
+    | RewrittenFile
+    | DeclinedFile
+    | RowPositions
+    | NewRowCount
+    | TextStatistics
+    | SearchHits
+    | UnsearchedFile
+)
 
 # -------------------------------------------------------------------------------------------------
 # Encoding: one pickled message per row of a binary column.
@@ -137,6 +172,9 @@ _CLASSES: dict[str, Any] = {
         DeclinedFile,
         RowPositions,
         NewRowCount,
+        TextStatistics,
+        SearchHits,
+        UnsearchedFile,
     )
 }
 _FIELDS = {name: attrgetter(*cls.__match_args__) for name, cls in _CLASSES.items()}

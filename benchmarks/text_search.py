@@ -1,0 +1,118 @@
+"""Full text search: build the sidecar of one data file of documents, and query it.
+
+    python -m benchmarks.text_search --documents 1000000
+
+The words are synthetic, of a vocabulary of 500,000 with the frequencies of Zipf's law. Times of
+building are CPU seconds of the process; a query opens the sidecar, and takes the best 10 rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow.fs import LocalFileSystem
+
+from icefloe.tasks.bm25 import TextIndex, build_bm25
+from icefloe.tasks.ranking import first_rows
+from icefloe.tasks.sidecars import (
+    IndexedFile,
+    IndexToWrite,
+    SidecarPlace,
+    sidecar_path,
+    write_sidecar,
+)
+from icefloe.tasks.text_search import TextQuery, TextSearch, best_rows, index_statistics
+
+VOCABULARY = 500_000
+REPETITIONS = 7
+
+
+def words(generator: np.random.Generator) -> pa.Array:
+    """The vocabulary, the most frequent words first."""
+    letters = generator.integers(97, 123, (2 * VOCABULARY, 12), np.uint8)
+    lengths = generator.integers(3, 13, 2 * VOCABULARY)
+    spelled = {bytes(row[:size]).decode() for row, size in zip(letters, lengths, strict=True)}
+    return pa.array(sorted(spelled, key=lambda word: (len(word) + hash(word) % 7, word)))
+
+
+def documents(count: int, tokens: int, vocabulary: pa.Array, seed: int) -> Iterator[pa.Array]:
+    generator = np.random.default_rng(seed)
+    size = min(VOCABULARY, len(vocabulary))
+    shares = np.cumsum(1 / (np.arange(size) + 2.7) ** 1.05)
+    for start in range(0, count, 50_000):
+        rows = min(50_000, count - start)
+        picked = np.searchsorted(shares, generator.random(rows * tokens) * shares[-1])
+        offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * tokens)
+        lists = pa.ListArray.from_arrays(offsets, vocabulary.take(pa.array(picked)))
+        yield pc.binary_join(lists, " ")
+
+
+def query_of(terms: Sequence[str]) -> TextQuery:
+    return TextQuery(tuple(terms), (1,) * len(terms), frozenset(), frozenset())
+
+
+def run_query(place: SidecarPlace, terms: Sequence[str]) -> int:
+    """Both passes over the sidecar: statistics, then the best rows."""
+    query = query_of(terms)
+    with place.open() as sidecar:
+        statistics = index_statistics(query, TextIndex.of(sidecar))
+    with place.open() as sidecar:
+        search = TextSearch(query, {}, statistics, limit=10)
+        positions, scores = best_rows(search, TextIndex.of(sidecar), np.empty(0, np.int64))
+    assert len(first_rows(-scores, 10)) == len(positions)
+    return sum(statistics.frequencies)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--documents", type=int, default=1_000_000)
+    parser.add_argument("--tokens", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    vocabulary = words(np.random.default_rng(given.seed))
+    texts = pa.chunked_array(list(documents(given.documents, given.tokens, vocabulary, given.seed)))
+    with TemporaryDirectory() as folder:
+        place = build(texts, folder)
+        for name, ranks in {
+            "1 rare word": [100_000],
+            "3 words": [50, 1_000, 20_000],
+            "5 frequent words": [0, 1, 2, 3, 4],
+        }.items():
+            terms = vocabulary.take(pa.array(ranks)).to_pylist()
+            rows = run_query(place, terms)
+            best = min(_timed(place, terms) for _ in range(REPETITIONS))
+            print(f"query of {name}, {rows:,} matches: {1000 * best:.1f} ms")
+
+
+def build(texts: pa.ChunkedArray, folder: str) -> SidecarPlace:
+    index = IndexToWrite(
+        "benchmark", "by_text", "bm25", (1,), ("string",), {}, LocalFileSystem(), folder
+    )
+    location = f"{folder}/data.parquet"
+    file = IndexedFile(LocalFileSystem(), location, location, 1, len(texts), {1: texts})
+    started, wall = time.process_time(), time.perf_counter()
+    write_sidecar(index, file, build_bm25(index, file))
+    cpu, wall = time.process_time() - started, time.perf_counter() - wall
+    size = Path(sidecar_path(folder, location)).stat().st_size
+    print(
+        f"{len(texts):,} documents, {texts.nbytes / 2**20:,.0f} MiB: built in {cpu:.1f} s CPU, "
+        f"{wall:.1f} s; sidecar {size / 2**20:,.0f} MiB"
+    )
+    return SidecarPlace.of(index, location, 1, len(texts))
+
+
+def _timed(place: SidecarPlace, terms: Sequence[str]) -> float:
+    started = time.perf_counter()
+    run_query(place, terms)
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()
