@@ -141,9 +141,11 @@ def many_inserts(folder: Path, where: dict[str, str], count: int) -> None:
     table, rows = lake.create_table("b.many", SCHEMA, properties=properties), rows_from(0, 1)
     table.insert(rows)
     show("the first 1,000 inserts", timed(1000, lambda: table.insert(rows)))
-    for _ in range(count - 2001):
-        table.insert(rows)
-    show("the last 1,000", timed(1000, lambda: table.insert(rows)))
+    for tenth in range(1, 11):
+        for _ in range(count // 10 - 1000 - (tenth == 1) * 1001):
+            table.insert(rows)
+        name = "the last 1,000" if tenth == 10 else f"  1,000 before {tenth * count // 10:,}"
+        show(name, timed(1000, lambda: table.insert(rows)))
     lake.stop()
     files = len(list(table.iceberg.scan().plan_files()))
     size = sum(path.stat().st_size for path in (folder / "lake").glob("catalog.db*"))
