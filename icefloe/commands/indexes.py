@@ -37,14 +37,13 @@ from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.table_state import MAIN, TableState
 from icefloe.results import IndexResult
 from icefloe.spark.errors import detect_jvm_exit, translate_spark_errors
-from icefloe.spark.frames import frame_of
+from icefloe.spark.frames import frame_of, numbers
 from icefloe.storage.files import delete_listed, list_files, locate
 from icefloe.tasks.index_files import CoveragePlan, cover_files
 from icefloe.tasks.sidecars import IndexedFile
 
 log = logging.getLogger("icefloe")
 
-_MOST_TASKS = 200
 _COVERAGE = "file BIGINT, bytes BIGINT, problem STRING"
 _LISTED = pa.schema(
     [
@@ -250,9 +249,8 @@ def _coverage(
         return _Coverage()
     spark = context.spark
     task = cover_files(_plan(state, definition, files, builds=builds))
-    tasks = min(len(files), _MOST_TASKS)
     with detect_jvm_exit(), translate_spark_errors():
-        found = spark.range(0, len(files), 1, tasks).mapInArrow(task, _COVERAGE).toArrow()
+        found = numbers(spark, len(files)).mapInArrow(task, _COVERAGE).toArrow()
     covered = [row for row in found.to_pylist() if row["bytes"] is not None]
     problems = {
         files[row["file"]].path: row["problem"] for row in found.to_pylist() if row["bytes"] is None

@@ -26,13 +26,12 @@ from icefloe.scan.columns import nullable
 from icefloe.schema.to_spark import spark_schema
 from icefloe.spark import columns
 from icefloe.spark.columns import quote
+from icefloe.spark.frames import numbers
 from icefloe.storage.files import locate
 from icefloe.storage.locations import spark_uri
 from icefloe.tasks.fetch import FetchPlan, FileToFetch, KeysToMatch, fetch_rows
 from icefloe.tasks.index_codes import code_class
 from icefloe.tasks.messages import pack
-
-_MOST_TASKS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +107,7 @@ class Fetch:
         plan = FetchPlan(
             files, schema_to_pyarrow(schema), to_arrow_schema(output, timezone="UTC"), keys
         )
-        tasks = max(1, min(len(files), _MOST_TASKS))
-        rows = self.spark.range(0, len(files), 1, tasks).mapInArrow(fetch_rows(plan), output)
+        rows = numbers(self.spark, len(files)).mapInArrow(fetch_rows(plan), output)
         named = [
             f"{number} AS {quote(name)}" for number, name in zip(numbered, self.names, strict=True)
         ]

@@ -48,3 +48,8 @@ def frame_of_read_rows(spark: SparkSession, table: pa.Table) -> DataFrame:
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
     """A DataFrame without rows, which Spark's optimizer knows to have none."""
     return spark.createDataFrame([], schema).limit(0)
+
+
+def numbers(spark: SparkSession, count: int) -> DataFrame:
+    """The numbers below `count` in as many tasks as run at once: each starts a Python worker."""
+    return spark.range(count).coalesce(max(1, count))

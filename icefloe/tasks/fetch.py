@@ -16,7 +16,7 @@ import pyarrow.fs as pafs
 
 from icefloe.storage.filesystem import is_local_disk
 from icefloe.tasks.btree import CodeTable
-from icefloe.tasks.index_codes import EXACT, Codes, code_class, decode, encode
+from icefloe.tasks.index_codes import EXACT, Coder, Codes, code_class, decode, encode
 from icefloe.tasks.messages import Positions, Task, unpack
 from icefloe.tasks.old_file import OldFile
 from icefloe.tasks.sidecars import DamagedSidecarError, SidecarPlace
@@ -56,23 +56,27 @@ class FetchPlan:
     keys: KeysToMatch | None = None
 
 
+EncodedKeys = dict[Coder, Codes]  # sorted, each once
+
+
 def fetch_rows(plan: FetchPlan) -> Task:
     """A task that reads rows of the files whose numbers it gets."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        encoded: EncodedKeys = {}
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from _fetch(plan, plan.files[number])
+                yield from _fetch(plan, plan.files[number], encoded)
 
     return task
 
 
-def _fetch(plan: FetchPlan, file: FileToFetch) -> Iterator[pa.RecordBatch]:
+def _fetch(plan: FetchPlan, file: FileToFetch, encoded: EncodedKeys) -> Iterator[pa.RecordBatch]:
     if file.positions is not None:
         yield from _read(plan, file, _live(file, unpack(file.positions)))
         return
     try:
-        codes, positions = _look_up(plan, file)
+        codes, positions = _look_up(plan, file, encoded)
     except FileNotFoundError:
         yield from _read(plan, file, _live(file, np.arange(file.rows)))
     except DamagedSidecarError as damaged:
@@ -85,7 +89,9 @@ def _fetch(plan: FetchPlan, file: FileToFetch) -> Iterator[pa.RecordBatch]:
             yield from _read(plan, file, _live(file, np.unique(positions)))
 
 
-def _look_up(plan: FetchPlan, file: FileToFetch) -> tuple[Codes | None, Positions]:
+def _look_up(
+    plan: FetchPlan, file: FileToFetch, encoded: EncodedKeys
+) -> tuple[Codes | None, Positions]:
     """The positions of rows that may have one of the keys; with codes, if these are enough."""
     keys = plan.keys
     if keys is None or file.sidecar is None:
@@ -94,7 +100,10 @@ def _look_up(plan: FetchPlan, file: FileToFetch) -> tuple[Codes | None, Position
         table = CodeTable.of(sidecar)
         if tuple(map(code_class, table.types)) != keys.classes:
             raise DamagedSidecarError(f"{sidecar.path} has codes of other types")
-        wanted = np.unique(encode(_with_prefix(keys.values, table), table.coder))
+        if table.coder not in encoded:
+            values = _with_prefix(keys.values, table)
+            encoded[table.coder] = np.unique(encode(values, table.coder))
+        wanted = encoded[table.coder]
         numbers, positions = table.matches(wanted)
         if len(positions) and int(positions.max()) >= file.rows:
             raise DamagedSidecarError(f"{sidecar.path} has rows past the end of the data file")
