@@ -1,4 +1,4 @@
-"""Lakes of a whole module, and indexes whose rows are always read by position."""
+"""Lakes of a whole module, and indexes that are used also where they do not pay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import icefloe
 from icefloe import Lake
-from icefloe.indexes import lookup
+from support.indexed_statements import use_indexes_always
 
 
 @pytest.fixture(scope="module")
@@ -22,4 +22,4 @@ def shared_lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture
 def always_by_position(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that an index found are read by position also where whole files cost less."""
-    monkeypatch.setattr(lookup, "_why_not_read", lambda *_: None)
+    use_indexes_always(monkeypatch)

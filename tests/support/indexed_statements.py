@@ -8,14 +8,24 @@ from datetime import date
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from icefloe import Lake, Table
+from icefloe.commands.merge import lookup as merge_lookup
+from icefloe.indexes import lookup
 from support.foreign_files import equality_delete, publish
 from support.random_conditions import SCHEMA, random_rows
 
 INDEXED = ("i", "l", "d", "f", "n", "s", "day", "ts", "ntz")
 Rows = list[dict[str, Any]]
+
+
+def use_indexes_always(patched: pytest.MonkeyPatch) -> None:
+    """Tables of tests are small: whole files would be as cheap to read."""
+    patched.setattr(lookup, "_why_not_read", lambda *_: None)
+    patched.setattr(merge_lookup, "_MOST_KEYS", 0)
+    patched.setattr(merge_lookup, "_MOST_FETCHED", 0)
 
 
 def make_indexed(
