@@ -70,6 +70,7 @@ def test_deleted_rows_do_not_come_back(table, always_by_position):
     assert ids_of(table, "id IN (2, 3, 7, 102)") == [2, 7, 102]
 
 
+@pytest.mark.requirement("L19")
 def test_a_delete_by_key_with_the_tier_runs_no_job(table, jobs, mode):
     before = jobs()
     result = table.delete().where("id IN (7, 8, 101)").execute()
