@@ -47,10 +47,10 @@ KEYS = {
     "alike": Key("k STRING", lambda n: (f"{n % 2} has the same beginning {n}",)),
     "date": Key("k DATE", lambda n: (date(1969, 1, 1) + timedelta(days=n * 13 % 1009),)),
     "timestamp": Key("k TIMESTAMP", lambda n: (datetime(2024, 1, 1) + timedelta(seconds=n),)),
-    "decimal": Key("k DECIMAL(9, 2)", lambda n: (Decimal(n - 100).scaleb(-2),)),
-    "wide decimal": Key("k DECIMAL(30, 2)", lambda n: (Decimal(n - 100) * 10**12 + n,)),
+    "decimal": Key("k DECIMAL(9,2)", lambda n: (Decimal(n - 100).scaleb(-2),)),
+    "wide decimal": Key("k DECIMAL(30,2)", lambda n: (Decimal((n - 100) * 10**14 + n).scaleb(-2),)),
     "three": Key(
-        "k DATE, k2 DECIMAL(9, 2), k3 BIGINT", lambda n: (date(2024, 1, 1), Decimal(n), n)
+        "k DATE, k2 DECIMAL(9,2), k3 BIGINT", lambda n: (date(2024, 1, 1), Decimal(f"{n}.00"), n)
     ),
 }
 QUICK = ("long", "string", "pair")
