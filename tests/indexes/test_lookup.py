@@ -233,13 +233,13 @@ def expect_rows(indexed: Indexed, conditions: Conditions, depth: int) -> tuple[i
 @pytest.mark.parametrize("column", LITERALS)
 def test_tests_of_one_column_have_no_row_too_few(indexed, column):
     conditions = Conditions(random.Random(column), {column: LITERALS[column]})
-    counts = [expect_rows(indexed, conditions, depth) for depth in [0] * 60 + [1] * 30]
-    assert sum(answers for answers, _ in counts) > 100
+    counts = [expect_rows(indexed, conditions, depth) for depth in [0] * 40 + [1] * 15]
+    assert sum(answers for answers, _ in counts) > 60
     is_exact = column not in ("s", "prefixed", "hashed", "wide")
-    assert sum(exact for _, exact in counts) > (100 if is_exact else 10)
+    assert sum(exact for _, exact in counts) > (60 if is_exact else 5)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_conditions_on_many_columns_have_no_row_too_few(indexed, seed):
     conditions = Conditions(random.Random(seed), LITERALS, NULLS_ALONE)
     counts = [expect_rows(indexed, conditions, depth) for depth in [1, 2, 3] * 20]

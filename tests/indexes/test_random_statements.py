@@ -20,7 +20,7 @@ from support.random_programs import seeds
 
 def length_of(seed: int) -> int:
     """How many conditions a test has: each takes seconds, and `make test` runs the first seed."""
-    return 8 if seed else 3
+    return 8 if seed else 2
 
 
 @pytest.fixture(params=[False, True], ids=["as it pays", "by position"])
@@ -47,7 +47,7 @@ def many_files(shared_lake) -> Table:
 
 @pytest.mark.parametrize("seed", seeds(1, 6))
 def test_reads_by_the_driver(few_files, seed, jobs):
-    conditions = random_conditions(seed, 250)
+    conditions = random_conditions(seed, 250 if seed else 120)
     judged = JudgedRows.of(few_files, conditions)
     state, before = few_files._state(), jobs()
     counted = 0
@@ -60,7 +60,7 @@ def test_reads_by_the_driver(few_files, seed, jobs):
         known = _count_without_spark(few_files._context(), state, condition)
         counted += known is not None
         assert known in (None, len(expected)), condition
-    assert counted > 60
+    assert counted > len(conditions) // 4
     assert jobs() - before < 10
 
 

@@ -24,6 +24,7 @@ from icefloe import Table
 from support.indexed_tables import append_rows, build_sidecars, define_index, make_table
 from support.inline_lakes import SparkNeededError, open_place
 from support.judged_conditions import Conditions, Literal
+from support.random_programs import seeds
 from support.tables import data_files, delete_files, snapshots
 
 SCHEMA = Schema(
@@ -79,7 +80,7 @@ def ids_of(table: Table) -> list[int]:
     return sorted(table.iceberg.scan().to_arrow().column("id").to_pylist())
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(1, 20))
 def test_random_deletes(table, rows, seed):
     chosen = random.Random(seed)
     conditions = Conditions(chosen, LITERALS)
@@ -98,7 +99,7 @@ def test_random_deletes(table, rows, seed):
         done += 1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(1, 20))
 def test_random_reads(table, rows, seed):
     table.delete().where("id IN (3, 60, 61, 129)").execute()
     left = [row for row in rows if row["id"] not in (3, 60, 61, 129)]
