@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.types import NestedField
@@ -268,6 +269,7 @@ def _plan(
     state: TableState, definition: IndexDefinition, files: Sequence[LiveFile], *, builds: bool
 ) -> CoveragePlan:
     [index] = to_write(state, [definition])
+    index = replace(index, schema=schema_to_pyarrow(state.schema))
     indexed = []
     for live in files:
         place = locate(state.io, live.path)

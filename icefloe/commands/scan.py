@@ -39,6 +39,7 @@ from icefloe.spark.session import time_zone
 from icefloe.spark.sql_text import SqlText
 from icefloe.statements import Condition
 from icefloe.storage.locations import spark_uri
+from icefloe.tasks.arrow import fitted
 
 _LOCATION = f"{names.PREFIX}location"
 _META = {names.META_FILE: _LOCATION, names.META_POS: names.POS}
@@ -232,8 +233,13 @@ def _few_rows(
     _flush_when_old(context, state)
     if cut is not None and not cut.is_exact:
         return None
-    parts = [rows.cast(target)] if cut is None else [rows.cast(target), cut.arrow().cast(target)]
-    return pa.concat_tables(parts).slice(0, limit)
+    parts = [rows] if cut is None else [rows, cut.arrow()]
+    return pa.concat_tables([_in_types(part, target) for part in parts]).slice(0, limit)
+
+
+def _in_types(rows: pa.Table, target: pa.Schema) -> pa.Table:
+    columns = [fitted(c, field.type) for c, field in zip(rows.columns, target, strict=True)]
+    return pa.table(columns, schema=target)
 
 
 def _plain_names(request: ScanRequest, state: TableState) -> list[str] | None:

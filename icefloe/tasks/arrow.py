@@ -119,17 +119,18 @@ def _physical(statistics: pq.Statistics, value: Any) -> Any:
 def fitted(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
     """The values cast to another type; NULLs in required columns are refused elsewhere, by name.
 
-    PyArrow's cast refuses a NULL struct that has a required field: it takes the field for NULL.
+    PyArrow's cast refuses a NULL struct that has a required field: it takes the field for NULL. It
+    ends the process where entries of maps were taken or filtered before.
     """
     if values.type == kind:
         return values
     if isinstance(values, pa.ChunkedArray):
         return pa.chunked_array([fitted(chunk, kind) for chunk in values.chunks], kind)
     nulls = values.is_null() if values.null_count else None
-    if _is_list(kind) and _is_list(values.type) and _has_required(kind):
+    if _is_list(kind) and _is_list(values.type) and (_has_required(kind) or _has_map(kind)):
         items = fitted(values.values, kind.value_type)
         return _lists(kind).from_arrays(_offsets(values, kind), items, type=kind, mask=nulls)
-    if pa.types.is_map(kind) and pa.types.is_map(values.type) and _has_required(kind):
+    if pa.types.is_map(kind) and pa.types.is_map(values.type):
         keys, items = fitted(values.keys, kind.key_type), fitted(values.items, kind.item_type)
         return pa.MapArray.from_arrays(_offsets(values, kind), keys, items, type=kind, mask=nulls)
     if not (pa.types.is_struct(kind) and pa.types.is_struct(values.type)):
@@ -139,6 +140,12 @@ def fitted(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | 
         return pc.cast(values, kind)
     children = [fitted(values.field(i), field.type) for i, field in enumerate(kind)]
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=nulls)
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind) or not pa.types.is_nested(kind):
+        return bool(pa.types.is_map(kind))
+    return any(_has_map(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from icefloe.storage.filesystem import is_local_disk
+from icefloe.tasks.arrow import fitted
 from icefloe.tasks.btree import CodeTable
 from icefloe.tasks.index_codes import EXACT, Coder, Codes, code_class, decode, encode
 from icefloe.tasks.messages import Positions, Task, unpack
@@ -174,7 +175,7 @@ def _batch(
 ) -> pa.RecordBatch:
     """Rows in the types that Spark takes, with file and position."""
     arrays = [
-        column.cast(target.type).combine_chunks()
+        fitted(column, target.type).combine_chunks()
         for column, target in zip(rows.columns, plan.output, strict=False)
     ]
     uri = pa.repeat(pa.scalar(file.uri, plan.output.field(-2).type), len(positions))

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from icefloe.storage.filesystem import delete_quietly, open_output
 from icefloe.tasks.messages import Positions
-from icefloe.tasks.old_file import why_spark_differs
+from icefloe.tasks.old_file import OldFile, why_spark_differs
 
 VERSION = 1
 # Keys of the schema's metadata; kinds of indexes add sections of their own.
@@ -50,6 +50,7 @@ class IndexToWrite:
     params: Mapping[str, object]
     filesystem: pafs.FileSystem
     folder: str  # of the index's sidecars, in the file system
+    schema: pa.Schema | None = None  # of the table, which files of other engines have to fit
 
 
 @dataclass(frozen=True)
@@ -262,9 +263,13 @@ def indexed_columns(index: IndexToWrite, file: IndexedFile) -> list[pa.Array]:
 
 
 def _read_columns(index: IndexToWrite, file: IndexedFile) -> list[pa.ChunkedArray]:
+    """Read the columns; refuses a file whose rows tasks could not read by position later."""
     with file.filesystem.open_input_file(file.path) as source:
         parquet = pq.ParquetFile(source, page_checksum_verification=True)
-        if reason := why_spark_differs(parquet):
+        reason = why_spark_differs(parquet)
+        if reason is None and index.schema is not None:
+            reason = OldFile.open(file.path, source, index.schema, file.rows).cannot_carry()
+        if reason is not None:
             raise NotIndexableError(reason)
         schema = parquet.schema_arrow
         by_id = columns_by_id(schema)

@@ -8,15 +8,18 @@ refused is asked of DuckDB by a query. To run one program again:
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from icefloe.errors import CardinalityError
+from support.indexed_statements import use_indexes_always
 from support.merge_clauses import Clause, reachable, with_clauses
 from support.random_programs import (
     ARROW,
+    INDEXES,
     LAYOUTS,
     MODES,
     SCHEMA,
@@ -70,12 +73,14 @@ def random_source(maker: Maker) -> pa.Table:
 class Program:
     """The same statements for icefloe's table and for DuckDB's `t`."""
 
-    def __init__(self, lake: Any, seed: int) -> None:
+    def __init__(self, lake: Any, seed: int, indexes: Sequence[Sequence[str]] = ()) -> None:
         self.seed = seed
         self.maker = Maker(random.Random(f"merge {seed}"))
         self.luck = self.maker.random
         layout = self.luck.choice(LAYOUTS)
         self.table = lake.create_table("t", SCHEMA, partition_by=layout)
+        for columns in indexes:
+            self.table.create_index(f"by_{'_'.join(columns)}", "btree", columns)
         self.oracle = oracle_of(SCHEMA)
         self.steps = [f"partition by {layout}"]
 
@@ -215,13 +220,8 @@ class Program:
         assert comparable(found) == comparable(wanted), self.say()
 
 
-@pytest.mark.requirement(
-    "M01", "M02", "M03", "M04", "M05", "M06", "M07", "M08", "M32", "M33", "M37"
-)
-@pytest.mark.parametrize("seed", seeds(4, 300))
-def test_a_random_merge_program_equals_duckdb(lake, spark, seed):
+def run_program(program: Program, spark: Any) -> None:
     """Two to four MERGEs over a table with a past."""
-    program = Program(lake, seed)
     program.append(program.luck.randint(5, 30))
     if program.luck.random() < 0.7:
         program.append(program.luck.randint(1, 15))
@@ -232,3 +232,18 @@ def test_a_random_merge_program_equals_duckdb(lake, spark, seed):
             program.evolve()
         program.merge(spark)
     program.check()
+
+
+@pytest.mark.requirement(
+    "M01", "M02", "M03", "M04", "M05", "M06", "M07", "M08", "M32", "M33", "M37"
+)
+@pytest.mark.parametrize("seed", seeds(4, 300))
+def test_a_random_merge_program_equals_duckdb(lake, spark, seed):
+    run_program(Program(lake, seed), spark)
+
+
+@pytest.mark.parametrize("seed", seeds(0, 100))
+def test_a_random_merge_program_with_indexes_equals_duckdb(lake, spark, seed, monkeypatch):
+    """Indexes are used, also where that does not pay."""
+    use_indexes_always(monkeypatch)
+    run_program(Program(lake, seed, INDEXES), spark)

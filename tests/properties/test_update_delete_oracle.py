@@ -12,7 +12,17 @@ import pytest
 
 from icefloe.commands import row_changes
 from icefloe.writing.rewrite import Rewriter
-from support.random_programs import LAYOUTS, MODES, SCHEMA, Maker, comparable, oracle_of, seeds
+from support.indexed_statements import use_indexes_always
+from support.random_programs import (
+    INDEXES,
+    LAYOUTS,
+    MODES,
+    SCHEMA,
+    Maker,
+    comparable,
+    oracle_of,
+    seeds,
+)
 
 
 @pytest.mark.parametrize("seed", seeds(1, 200))
@@ -31,10 +41,19 @@ def test_a_random_program_whose_updates_tasks_make_equals_duckdb(lake, seed, mon
     assert made
 
 
-def run_program(lake, seed, layouts, modes, deletes):
+@pytest.mark.parametrize("seed", seeds(0, 60))
+def test_a_random_program_with_indexes_equals_duckdb(lake, seed, monkeypatch):
+    """Rows are found by position, also where that does not pay."""
+    use_indexes_always(monkeypatch)
+    run_program(lake, seed, LAYOUTS, MODES, deletes=0.5, indexes=INDEXES)
+
+
+def run_program(lake, seed, layouts, modes, deletes, indexes=()):
     maker = Maker(random.Random(seed))
     layout = maker.random.choice(layouts)
     table = lake.create_table("t", SCHEMA, partition_by=layout)
+    for columns in indexes:
+        table.create_index(f"by_{'_'.join(columns)}", "btree", columns)
     oracle = oracle_of(SCHEMA)
     program: list[str] = [f"partition by {layout}"]
 

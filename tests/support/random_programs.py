@@ -27,6 +27,8 @@ ARROW = pa.schema(
     ]
 )
 LAYOUTS = [(), ("region",), ("bucket(3, k)",), ("days(day)",), ("truncate(1, s)", "flag")]
+# The columns of indexes, for programs that have some.
+INDEXES = [["k"], ["n"], ["v"], ["day"], ["s"], ["k", "region"], ["day", "k"]]
 MODES = ["copy-on-write", "merge-on-read", "auto"]
 
 
