@@ -1,6 +1,7 @@
 """Small writes: icefloe's inline tier, raw SQLite, delta-rs and PyIceberg appends, in one run.
 
 python -m benchmarks.inline                                  # SQLite, in a temporary folder
+python -m benchmarks.inline --postgresql                     # a server of its own, on loopback
 python -m benchmarks.inline --uri postgresql+psycopg://user@localhost/db
 python -m benchmarks.inline --inserts 1000000                # one row each: the last as quick?
 
@@ -17,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ import icefloe
 from benchmarks.inline_store import SCHEMA, rows_from, show, timed
 from icefloe import Lake, Table
 from icefloe.lake import open_catalog
+from tests.support.postgresql import running_server
 
 INLINE = {"icefloe.inline.enabled": "true", "icefloe.inline.row-limit": "10000000"}
 MANY = 100_000
@@ -38,22 +41,28 @@ Work = Callable[[], object]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--uri", help="catalog database; a SQLite file by default")
+    catalog = parser.add_mutually_exclusive_group()
+    catalog.add_argument("--uri", help="catalog database; a SQLite file by default")
+    catalog.add_argument("--postgresql", action="store_true", help="start a server for this run")
     parser.add_argument("--rows", type=int, default=MANY, help="inline rows that scans read")
     parser.add_argument("--inserts", type=int, help="only so many inserts of one row, with flushes")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="icefloe-inline-") as folder:
-        where = {"uri": arguments.uri} if arguments.uri else {}
-        if arguments.inserts:
-            many_inserts(Path(folder), where, arguments.inserts)
-            return
-        peers(Path(folder))
-        with icefloe.connect(Path(folder) / "lake", **where) as lake:
-            inserts(lake)
-            writers(Path(folder) / "lake", where)
-            reads_and_changes(lake, arguments.rows)
-            rows_of_files(lake)
-            flushes(lake, arguments.rows)
+    server = running_server(durable=True) if arguments.postgresql else nullcontext(arguments.uri)
+    with tempfile.TemporaryDirectory(prefix="icefloe-inline-") as folder, server as uri:
+        run(Path(folder), {"uri": uri} if uri else {}, arguments)
+
+
+def run(folder: Path, where: dict[str, str], arguments: argparse.Namespace) -> None:
+    if arguments.inserts:
+        many_inserts(folder, where, arguments.inserts)
+        return
+    peers(folder)
+    with icefloe.connect(folder / "lake", **where) as lake:
+        inserts(lake)
+        writers(folder / "lake", where)
+        reads_and_changes(lake, arguments.rows)
+        rows_of_files(lake)
+        flushes(lake, arguments.rows)
 
 
 def peers(folder: Path) -> None:
@@ -131,10 +140,19 @@ def many_inserts(folder: Path, where: dict[str, str], count: int) -> None:
     properties = {"icefloe.inline.enabled": "true", "icefloe.inline.row-limit": str(count // 10)}
     table, rows = lake.create_table("b.many", SCHEMA, properties=properties), rows_from(0, 1)
     table.insert(rows)
-    show("the first 1,000 inserts", timed(1000, lambda: table.insert(rows)))
-    for _ in range(count - 2001):
-        table.insert(rows)
-    show("the last 1,000", timed(1000, lambda: table.insert(rows)))
+
+    def insert_1000(name: str) -> None:
+        before = time.thread_time()
+        show(name, timed(1000, lambda: table.insert(rows)))
+        # Other processes do not change it as they change the time that passes.
+        print(f"  {time.thread_time() - before:.2f} ms of CPU each, without flushes", flush=True)
+
+    insert_1000("the first 1,000 inserts")
+    for tenth in range(1, 11):
+        for _ in range(count // 10 - 1000 - (tenth == 1) * 1001):
+            table.insert(rows)
+        name = "the last 1,000" if tenth == 10 else f"  1,000 before {tenth * count // 10:,}"
+        insert_1000(name)
     lake.stop()
     files = len(list(table.iceberg.scan().plan_files()))
     size = sum(path.stat().st_size for path in (folder / "lake").glob("catalog.db*"))

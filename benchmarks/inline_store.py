@@ -91,11 +91,10 @@ def timed(repeats: int, work: Callable[[], object]) -> list[float]:
 
 
 def show(what: str, times: list[float]) -> None:
-    worst = statistics.quantiles(times, n=100)[98] if len(times) >= 100 else max(times)
-    name = "p99" if len(times) >= 100 else "max"
+    p99 = f"p99 {statistics.quantiles(times, n=100)[98]:8.2f}  " if len(times) >= 100 else ""
     print(
         f"{what:32} min {min(times):8.2f}  p50 {statistics.median(times):8.2f}  "
-        f"{name} {worst:8.2f} ms  ({len(times)} runs)",
+        f"{p99}max {max(times):8.2f} ms  ({len(times)} runs)",
         flush=True,
     )
 

@@ -30,6 +30,7 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
         "docs/maintenance.md",
         "docs/search.md",
         "docs/small_writes.md",
+        "docs/indexes.md",
     ],
 )
 def test_examples_run_as_written(page, spark, tmp_path, monkeypatch, capsys):

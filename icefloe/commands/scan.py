@@ -29,7 +29,7 @@ from icefloe.scan.columns import nullable
 from icefloe.scan.file_keys import refuse_unplain
 from icefloe.scan.read_guard import guarded
 from icefloe.scan.scan import Scan, read_deleted_rows
-from icefloe.schema.to_spark import spark_schema, spark_type
+from icefloe.schema.to_spark import spark_schema
 from icefloe.spark import columns as names
 from icefloe.spark.columns import quote, quoted, selected
 from icefloe.spark.errors import of_one_row, translate_spark_errors
@@ -151,7 +151,7 @@ def _read_rows(context: Context, state: TableState, request: ScanRequest) -> Dat
         rows = guarded(scan, _live_rows(scan, request, with_places=with_places))
         if cut is not None and len(cut.rows):
             inline = inline_frame(context.spark, cut)
-            rows = rows.unionByName(inline if with_places else inline.drop(*_PLACE))
+            rows = rows.unionByName(inline.select(*map(quoted, rows.columns)))
         rows = rows.alias(state.alias)
         if where is not None:
             text = context.resolve(where, state) if isinstance(where, SqlText) else None
@@ -167,23 +167,14 @@ def _read_rows(context: Context, state: TableState, request: ScanRequest) -> Dat
 
 
 def _live_rows(scan: Scan, request: ScanRequest, *, with_places: bool) -> DataFrame:
-    """Rows of files; with all columns, of which NULL stands for those that nothing needs."""
+    """Rows of files; those that an index found have only the columns that the request may name."""
     if not scan.reads_by_position:
         return scan.rows() if with_places else scan.plain_rows()
-    fields = scan.state.schema.fields
-    names = [field.name for field in fields]
-    read = columns_named([*(request.columns or ()), request.where], names)
-    if request.columns is None or read is None:
-        read = names
-    rows = scan.candidate_rows(read)
-    missing = {
-        field.name: F.lit(None).cast(spark_type(field.field_type))
-        for field in fields
-        if field.name not in read
-    }
-    rows = rows.withColumns(missing) if missing else rows
+    names = [field.name for field in scan.state.schema.fields]
+    named = columns_named([*(request.columns or ()), request.where], names)
+    read = names if request.columns is None or named is None else named
     places = _PLACE if with_places else ()
-    return rows.selectExpr(*map(quote, names), *places)
+    return scan.candidate_rows(read).selectExpr(*map(quote, read), *places)
 
 
 # -------------------------------------------------------------------------------------------------

@@ -184,20 +184,20 @@ def _look_up(
     expression: BooleanExpression,
     live: LiveFile,
 ) -> IndexAnswer | None:
-    with ExitStack() as opened:
-        sidecars = _Sidecars(state, live, definitions, opened)
-        try:
+    try:
+        with ExitStack() as opened:
+            sidecars = _Sidecars(state, live, definitions, opened)
             answer = _Evaluation(state.schema, sidecars).answer(expression)
-        except DamagedSidecarError as damaged:
-            log.warning("A sidecar of %s is not used: %s", live.path, damaged)
-            return None
-        if answer is None:
-            return None
-        positions, exact = answer
-        if len(positions) and int(positions.max()) >= live.rows:
-            log.warning("A sidecar of %s is not used: it names rows past the end", live.path)
-            return None
-        return IndexAnswer(positions, exact, True, tuple(sorted(sidecars.used)))
+    except DamagedSidecarError as damaged:  # sidecars raise it when they are closed, too
+        log.warning("A sidecar of %s is not used: %s", live.path, damaged)
+        return None
+    if answer is None:
+        return None
+    positions, exact = answer
+    if len(positions) and int(positions.max()) >= live.rows:
+        log.warning("A sidecar of %s is not used: it names rows past the end", live.path)
+        return None
+    return IndexAnswer(positions, exact, True, tuple(sorted(sidecars.used)))
 
 
 @dataclass(slots=True)

@@ -176,7 +176,8 @@ def integer_codes(numbers: npt.NDArray[np.int64]) -> Codes:
 
 def float_codes(numbers: npt.NDArray[np.float64]) -> Codes:
     """Codes in Spark's order: NaN is the largest value, and the zeros are equal."""
-    numbers = np.where(np.isnan(numbers), np.nan, numbers + 0.0)  # -0.0 + 0.0 is 0.0
+    with np.errstate(invalid="ignore"):  # of signalling NaNs
+        numbers = np.where(np.isnan(numbers), np.nan, numbers + 0.0)  # -0.0 + 0.0 is 0.0
     bits = np.ascontiguousarray(numbers, np.float64).view(np.uint64)
     return np.where(bits & _SIGN, ~bits, bits | _SIGN)
 

@@ -95,6 +95,7 @@ def sidecar_path(index_folder: str, data_file: str) -> str:
 
 def write_sidecar(index: IndexToWrite, file: IndexedFile, content: SidecarContent) -> int:
     """Write one sidecar; returns its size."""
+    schema = content.batches[0].schema if content.batches else pa.schema([])
     header = {
         "v": VERSION,
         "index": index.index_id,
@@ -104,6 +105,7 @@ def write_sidecar(index: IndexToWrite, file: IndexedFile, content: SidecarConten
         "data_file": file.location,
         "data_bytes": file.size,
         "rows": file.rows,
+        "columns": _columns_of(schema),
         "writer": "icefloe",
         **content.header,
     }
@@ -114,7 +116,6 @@ def write_sidecar(index: IndexToWrite, file: IndexedFile, content: SidecarConten
         CHECKSUMS: np.array(checksums, "<u4").tobytes(),
     }
     metadata[HEADER_CHECKSUM] = str(header_checksum(metadata)).encode()
-    schema = content.batches[0].schema if content.batches else pa.schema([])
     path = sidecar_path(index.folder, file.location)
     try:
         with open_output(index.filesystem, path) as sink:
@@ -193,6 +194,9 @@ class SidecarPlace:
         if different:
             names = ", ".join(different)
             raise DamagedSidecarError(f"{self.path} is of another file or index: {names}")
+        if header["columns"] != _columns_of(reader.schema):
+            # The same bytes as another type would have the same checksums.
+            raise DamagedSidecarError(f"{self.path}: its columns have other types")
         checksums = np.frombuffer(metadata[CHECKSUMS], "<u4")
         if len(checksums) != reader.num_record_batches:
             raise DamagedSidecarError(f"{self.path} lacks batches")
@@ -216,6 +220,11 @@ class Sidecar:
         if batch_checksum(batch) != int(self.checksums[number]):
             raise DamagedSidecarError(f"{self.path}: the checksum of batch {number} is wrong")
         return batch
+
+
+def _columns_of(schema: pa.Schema) -> list[str]:
+    """Names and types of columns, for the header."""
+    return [f"{field.name} {field.type}" for field in schema]
 
 
 def batch_checksum(batch: pa.RecordBatch) -> int:

@@ -1,12 +1,13 @@
-"""A process that is killed at one step of a statement, without Spark.
+"""A process that is killed at one step of a statement.
 
 `killed_writer.py LAKE OPERATION STEP` runs an insert or a flush. A step is `before` or `after` and the
 function that it is about. The lake is one of `support.inline_lakes.open_place`.
 
-`killed_writer.py serve` reads lines of a lake, a statement of `support.inline_lakes.OPERATIONS`, a
-table and the number of a call to the database or to a file. For each it forks, and the child is
-killed before that call: what takes the time, the imports, is done once. Without a number, the child
-goes on to the end and says how many calls there were.
+`killed_writer.py serve` reads lines of a lake, a statement of `support.inline_lakes`, a table, the
+number of a call to the database or to a file, and how to reach the JVM of a Spark session, if the
+statement needs that. For each it forks, and the child is killed before that call: what takes the
+time, the imports, is done once. Without a number, the child goes on to the end and says how many
+calls there were.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
 
+from icefloe import Lake
 from icefloe.commands import flush as flush_command
 from icefloe.commands import inline_rows
 from icefloe.commit import catalog, handover, publish
-from support.inline_lakes import OPERATIONS, open_place
+from support.attached_session import Gateway, attached_session
+from support.inline_lakes import EVERY_OPERATION, open_place
 from support.watched_calls import Call, Watch, watching
 
 FUNCTIONS: dict[str, tuple[Any, str]] = {
@@ -56,26 +60,33 @@ def kill_at(when: str, name: str) -> None:
 def serve() -> None:
     """Fork for each request; says how the child ended."""
     for line in sys.stdin:
-        place, name, table, number = json.loads(line)
+        place, name, table, number, gateway = json.loads(line)
         child = os.fork()
         if child == 0:
             try:
-                run_until(place, name, table, number)
+                run_until(place, name, table, number, gateway)
+            except BaseException:  # noqa: BLE001 - its parent has only the status
+                traceback.print_exc()
             finally:
                 os._exit(1)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         say(f"ended {status}")
 
 
-def run_until(place: str, name: str, table: str, number: int | None) -> None:
+def run_until(
+    place: str, name: str, table: str, number: int | None, gateway: Gateway | None
+) -> None:
     """Run a statement until the call of this number, and be killed there."""
 
     def kill(call: Call) -> None:
         if call.number == number:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with open_place(place) as lake, watching(Watch(before=kill)) as watch:
-        OPERATIONS[name].run(lake, table)
+    lake = open_place(place)
+    if gateway is not None:
+        lake = Lake(lake.catalog, attached_session(gateway))
+    with watching(Watch(before=kill)) as watch:
+        EVERY_OPERATION[name].run(lake, table)
     if number is None:
         say(f"calls {len(watch.calls)}")
     os._exit(0)

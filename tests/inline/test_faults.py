@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from icefloe import Lake, Table
 from icefloe.errors import CommitStateUnknownError, IcefloeError, StorageError, TableNotFoundError
 from support.inline_lakes import (
+    EVERY_OPERATION,
     OPERATIONS,
     ROWS,
+    SPARK_OPERATIONS,
     Operation,
     SparkNeededError,
     cases,
@@ -33,26 +36,45 @@ SAMPLE = 2  # calls of each statement in the default run
 @pytest.mark.requirement("L03", "L07", "X02", "X10")
 @pytest.mark.parametrize(("place", "name", "every"), cases(0), indirect=["place"])
 def test_a_fault_at_any_call_leaves_all_or_nothing(place, name, every):
-    operation = OPERATIONS[name]
-    numbers = list(range(1, count_calls(place, operation) + 1))
-    choose = random.Random(name)
+    check_faults(partial(open_place, place), place, OPERATIONS[name], every)
+
+
+@pytest.mark.requirement("L03", "L18", "X02", "X10")
+@pytest.mark.parametrize(("place", "name", "every"), cases(2, SPARK_OPERATIONS), indirect=["place"])
+def test_a_fault_at_any_call_of_a_statement_over_both_tiers(place, spark, name, every):
+    """Faults of the driver's calls: Spark's tasks have their own."""
+
+    def open_lake() -> Lake:
+        return Lake(open_place(place).catalog, spark)
+
+    check_faults(open_lake, place, SPARK_OPERATIONS[name], every)
+
+
+def check_faults(
+    open_lake: Callable[[], Lake], place: str, operation: Operation, every: bool
+) -> None:
+    """Let an operation fail at each of its calls, or at a few of them."""
+    numbers = list(range(1, count_calls(open_lake, place, operation) + 1))
+    choose = random.Random(name_of(operation))
     for fault in FAULTS if every else [choose.choice(FAULTS)]:
         chosen = numbers if every else choose.sample(numbers, SAMPLE)
-        hits = [check_fault(place, operation, fault, number) for number in chosen]
+        hits = [check_fault(open_lake, place, operation, fault, number) for number in chosen]
         assert any(hits) or not every
 
 
-def count_calls(place: str, operation: Operation) -> int:
+def count_calls(open_lake: Callable[[], Lake], place: str, operation: Operation) -> int:
     """How many calls the operation makes, which it does."""
     with open_place(place) as lake:
         operation.make(lake, "shop.counted")
-    with open_place(place) as lake, watching(Watch()) as watch:
+    with open_lake() as lake, watching(Watch()) as watch:
         operation.run(lake, "shop.counted")
     assert rows_of(place, operation, "shop.counted") == operation.after
     return len(watch.calls)
 
 
-def check_fault(place: str, operation: Operation, fault: str, number: int) -> bool:
+def check_fault(
+    open_lake: Callable[[], Lake], place: str, operation: Operation, fault: str, number: int
+) -> bool:
     """Run the operation with a fault at one of its calls; False if it made fewer."""
     name = f"shop.t{number}_{FAULTS.index(fault)}"
     with open_place(place) as lake:
@@ -64,7 +86,7 @@ def check_fault(place: str, operation: Operation, fault: str, number: int) -> bo
             hit.append(call.name)
             call.fail()
 
-    with open_place(place) as lake:
+    with open_lake() as lake:
         watch = Watch(before=fail) if fault == FAULTS[0] else Watch(after=fail)
         error = error_of(lake, operation, name, watch)
         about = f"{number}: {hit} {error!r}"
@@ -129,7 +151,7 @@ def check_next_statement(
 
 
 def name_of(operation: Operation) -> str:
-    return next(name for name, each in OPERATIONS.items() if each is operation)
+    return next(name for name, each in EVERY_OPERATION.items() if each is operation)
 
 
 READS: dict[str, Callable[[Table], object]] = {

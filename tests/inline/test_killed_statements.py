@@ -6,16 +6,21 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from icefloe import Lake
 from icefloe.errors import StorageError
+from support.attached_session import Gateway, gateway_of
 from support.inline_lakes import (
+    EVERY_OPERATION,
     OPERATIONS,
     ROWS,
+    SPARK_OPERATIONS,
     Operation,
     cases,
     everything,
@@ -32,12 +37,17 @@ PROGRAM = Path(__file__).parent / "killed_writer.py"
 KILLED = -9
 SAMPLE = 1  # calls of each statement in the default run
 
-Run = Callable[[str, str, str, int | None], list[str]]
+
+class Run(Protocol):
+    """Runs a statement in a process of its own; returns what that said."""
+
+    def __call__(
+        self, place: str, name: str, table: str, number: int | None, gateway: Gateway | None = None
+    ) -> list[str]: ...
 
 
 @pytest.fixture(scope="module")
 def run_statement() -> Iterator[Run]:
-    """Runs a statement in a process of its own; returns what that said."""
     with subprocess.Popen(
         [sys.executable, str(PROGRAM), "serve"],
         env={"PYTHONPATH": f"{PROGRAM.parents[1]}:{PROGRAM.parents[2]}", "PATH": ""},
@@ -49,8 +59,10 @@ def run_statement() -> Iterator[Run]:
         assert server.stdout is not None
         requests, answers = server.stdin, server.stdout
 
-        def run(*request: object) -> list[str]:
-            requests.write(json.dumps(request) + "\n")
+        def run(
+            place: str, name: str, table: str, number: int | None, gateway: Gateway | None = None
+        ) -> list[str]:
+            requests.write(json.dumps([place, name, table, number, gateway]) + "\n")
             requests.flush()
             said = []
             while not (line := answers.readline().strip()).startswith("ended"):
@@ -65,7 +77,21 @@ def run_statement() -> Iterator[Run]:
 @pytest.mark.requirement("L03", "L07", "X02")
 @pytest.mark.parametrize(("place", "name", "every"), cases(1), indirect=["place"])
 def test_a_killed_statement_leaves_all_or_nothing(place, run_statement, name, every):
-    operation = OPERATIONS[name]
+    check_kills(place, OPERATIONS[name], run_statement, every)
+
+
+@pytest.mark.requirement("L03", "L18", "X02")
+@pytest.mark.parametrize(("place", "name", "every"), cases(1, SPARK_OPERATIONS), indirect=["place"])
+def test_a_killed_statement_over_both_tiers(place, run_statement, spark, name, every):
+    """The driver is killed; Spark, which it uses, goes on with its jobs."""
+    run = partial(run_statement, gateway=gateway_of(spark))
+    check_kills(place, SPARK_OPERATIONS[name], run, every)
+    spark.catalog.clearCache()
+
+
+def check_kills(place: str, operation: Operation, run_statement: Run, every: bool) -> None:
+    """Kill a statement before each of its calls, or before a few of them."""
+    name = name_of(operation)
     with open_lake_at(place) as lake:
         operation.make(lake, "shop.counted")
     said = run_statement(place, name, "shop.counted", None)
@@ -84,8 +110,7 @@ def check_kill(place: str, operation: Operation, number: int, run_statement: Run
     with open_lake_at(place) as lake:
         operation.make(lake, table)
         before = registered(lake)
-    name = next(name for name, each in OPERATIONS.items() if each is operation)
-    [ended] = run_statement(place, name, table, number)
+    [ended] = run_statement(place, name_of(operation), table, number)
     found = rows_of(place, operation, table)
     assert found in (operation.before, operation.after), number
     done = ended == "ended 0"  # a statement makes fewer calls where the store exists already
@@ -96,6 +121,10 @@ def check_kill(place: str, operation: Operation, number: int, run_statement: Run
         check_table_is_usable(lake, place, operation, table)
         assert registered(lake) <= before + 1
     return found == operation.after != operation.before or done
+
+
+def name_of(operation: Operation) -> str:
+    return next(name for name, each in EVERY_OPERATION.items() if each is operation)
 
 
 def check_table_is_usable(lake: Lake, place: str, operation: Operation, name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -122,6 +122,16 @@ def _table_of_files(lake: Lake, name: str) -> Table:
     return table
 
 
+def _table_of_commits(lake: Lake, name: str) -> Table:
+    """Rows 1, 4 and 5 in a file, rows 2 and 3 inline; rows of files are deleted by commits."""
+    properties = {**INLINE, "icefloe.inline.deletes": "false"}
+    table = lake.create_table(name, SCHEMA, properties=properties)
+    table.insert([row(1, "a"), row(4, "four"), row(5, "five")])
+    table.flush()
+    table.insert([row(2, "b"), row(3)])
+    return table
+
+
 def _empty_table(lake: Lake, name: str) -> Table:
     return lake.create_table(name, SCHEMA, properties=INLINE)
 
@@ -219,6 +229,68 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
+# Statements that change rows of both tiers and need Spark.
+SPARK_OPERATIONS: dict[str, Operation] = {
+    "merge": Operation(
+        lambda lake, name: (
+            lake.table(name)
+            .merge([row(1, "m"), row(2, "m"), row(3, "m"), row(4, "n")], on="target.id = source.id")
+            .when_matched("source.id = 3").delete()
+            .when_matched().update_all()
+            .when_not_matched().insert_all()
+            .execute()
+        ),
+        [(1, "m"), (2, "m"), (4, "n")],
+        ROWS,
+        _table_of_files,
+    ),
+    "update, copy-on-write": Operation(
+        lambda lake, name: (
+            lake.table(name).update().set("s", "s || '!'").where("length(s) = 1")
+            .with_options(mode="copy-on-write").execute()
+        ),
+        [(1, "a!"), (2, "b!"), (3, None)],
+        ROWS,
+        _table_of_files,
+    ),
+    "update, in the database": Operation(
+        lambda lake, name: (
+            lake.table(name).update().set("s", "s || '!'").where("length(s) = 1").execute()
+        ),
+        [(1, "a!"), (2, "b!"), (3, None)],
+        ROWS,
+        _table_of_files,
+    ),
+    "delete, merge-on-read": Operation(
+        lambda lake, name: lake.table(name).delete().where("length(s) = 1 OR id = 4").execute(),
+        [(3, None), (5, "five")],
+        [(1, "a"), (2, "b"), (3, None), (4, "four"), (5, "five")],
+        _table_of_commits,
+    ),
+    "replace where": Operation(
+        lambda lake, name: (
+            lake.table(name).replace_where("id < 3", [row(1, "r")])
+            .with_options(scope="rows").execute()
+        ),
+        [(1, "r"), (3, None)],
+        ROWS,
+        _table_of_files,
+    ),
+    "overwrite": Operation(
+        lambda lake, name: lake.table(name).overwrite(
+            lake.spark.createDataFrame([(7, "o")], "id BIGINT, s STRING")
+        ),
+        [(7, "o")],
+        ROWS,
+        _table_of_files,
+    ),
+    "compact": Operation(
+        lambda lake, name: lake.table(name).compact(), ROWS, ROWS, _table_of_files
+    ),
+}  # fmt: skip
+EVERY_OPERATION = {**OPERATIONS, **SPARK_OPERATIONS}
+
+
 def present_name(place: str, operation: Operation, name: str) -> str | None:
     """What the table is called now; None if it is gone."""
     with open_place(place) as lake:
@@ -236,7 +308,7 @@ def rows_of(place: str, operation: Operation, name: str) -> Rows | None:
         return everything(lake.table(present))
 
 
-def cases(third: int) -> list[object]:
+def cases(third: int, operations: Mapping[str, Operation] = OPERATIONS) -> list[object]:
     """Each statement at a few of its calls, and in `make test-all` on both databases at all.
 
     Some of the statements are on PostgreSQL in `make test` too, the others on SQLite.
@@ -250,7 +322,7 @@ def cases(third: int) -> list[object]:
             marks=[pytest.mark.slow] if every else [],
         )
         for every in (False, True)
-        for number, name in enumerate(OPERATIONS)
+        for number, name in enumerate(operations)
         for database in ("sqlite", "postgresql")
         if every or (database == "postgresql") == (number % 3 == third)
     ]

@@ -17,8 +17,12 @@ import pytest
 
 
 @contextmanager
-def running_server() -> Iterator[str]:
-    """The URI of a fresh server, which takes connections of this machine without a password."""
+def running_server(durable: bool = False) -> Iterator[str]:
+    """The URI of a fresh server, which takes connections of this machine without a password.
+
+    Args:
+        durable: Whether a COMMIT waits for the disk, as servers do unless they are for tests.
+    """
     programs = _programs()
     with tempfile.TemporaryDirectory(prefix="icefloe-pg-") as made:
         folder = Path(made)
@@ -33,7 +37,7 @@ def running_server() -> Iterator[str]:
 
         data, port = str(folder / "data"), _free_port()
         run("initdb", "--pgdata", data, "--username", "icefloe", "--auth", "trust", "--no-sync")
-        settings = f"-c listen_addresses=127.0.0.1 -p {port} -k {folder} -F"
+        settings = f"-c listen_addresses=127.0.0.1 -p {port} -k {folder}{'' if durable else ' -F'}"
         log = str(folder / "log")
         run("pg_ctl", "start", "--wait", "--pgdata", data, "--log", log, "--options", settings)
         try:

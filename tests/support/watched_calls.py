@@ -114,7 +114,7 @@ def _watched_files(watch: Watch) -> Iterator[None]:
     initialize = PyArrowFileIO._initialize_fs
 
     def watched(io: PyArrowFileIO, scheme: str, netloc: str | None = None) -> FileSystem:
-        return PyFileSystem(_WatchedFiles(initialize(io, scheme, netloc), watch))
+        return _Watched(_WatchedFiles(initialize(io, scheme, netloc), watch))
 
     with patch.object(PyArrowFileIO, "_initialize_fs", watched):
         yield
@@ -168,6 +168,13 @@ class _WatchedFiles(FileSystemHandler):
 
     delete_dir = delete_dir_contents = delete_root_dir_contents = _refused
     move = copy_file = open_append_stream = _refused
+
+
+class _Watched(PyFileSystem):
+    """Watched in this process; Spark's tasks get the file system itself."""
+
+    def __reduce__(self) -> Any:
+        return self.handler._files.__reduce__()
 
 
 class _WatchedStream:
