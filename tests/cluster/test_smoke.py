@@ -366,3 +366,46 @@ def test_inline_rows_and_rows_of_files_that_are_deleted_inline(table_of, partiti
     table.flush()
     assert rows(table, "name", "v") == left[:3] + left[4:]
     assert len(table.iceberg.scan().to_arrow()) == 9
+
+
+MANY = [{"id": 7 * i % 4000, "name": f"name-{i}", "v": i / 2} for i in range(4000)]
+
+
+@pytest.mark.requirement("L11", "L12")
+def test_a_btree_index_is_built_used_and_kept_up(table_of, mode, partition_by):
+    table = table_of(SCHEMA, MANY[:2000], mode=mode, partition_by=partition_by)
+    built = table.create_index("by_id", "btree", ["id"])
+    assert (built.files_covered, built.rows, dict(built.files_skipped)) == (built.files, 2000, {})
+    table.append(MANY[2000:])
+    [listed] = table.indexes().collect()
+    assert listed.files_covered == listed.files == len(data_files(table))
+    expected = {r["id"]: (r["name"], r["v"]) for r in MANY}
+
+    merge = table.upsert(
+        [{"id": 9, "name": "new", "v": 0.0}, {"id": 9000, "name": "x", "v": 1.0}], ["id"]
+    )
+    assert "index by_id: the source's keys are looked up" in str(merge.explain())
+    assert merge.execute().total_affected == 2
+    expected |= {9: ("new", 0.0), 9000: ("x", 1.0)}
+    assert table.update().set("v", "v + 1").where("id = 21").execute().rows_updated == 1
+    expected[21] = (expected[21][0], expected[21][1] + 1)
+    assert table.delete().where("id IN (28, 35, 5000)").execute().rows_deleted == 2
+    del expected[28], expected[35]
+
+    found = table.scan(where="id IN (9, 21, 28, 35, 9000)").collect()
+    assert {r.id: (r.name, r.v) for r in found} == {k: expected[k] for k in (9, 21, 9000)}
+    assert table.count("id BETWEEN 20 AND 40") == 19
+    assert {r["id"]: (r["name"], r["v"]) for r in table.to_arrow().to_pylist()} == expected
+
+
+@pytest.mark.requirement("L11", "L12")
+def test_text_is_indexed_and_searched_on_workers(table_of):
+    texts = ["red apples", "green apples and pears", "大学の図書館", None, "pears"]
+    rows_ = [{"id": i, "name": text, "v": 0.0} for i, text in enumerate(texts)]
+    table = table_of(SCHEMA, rows_[:3], rows_[3:])
+    table.create_index("words", "bm25", "name")
+    assert [r.id for r in table.search("words", "pears").collect()] == [4, 1]
+    assert [r.id for r in table.search("words", "+apples -red").collect()] == [1]
+    assert [r.id for r in table.search("words", "大学").collect()] == [2]
+    table.delete().where("id = 4").execute()
+    assert [r.id for r in table.search("words", "pears", limit=1).collect()] == [1]
