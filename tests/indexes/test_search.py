@@ -220,6 +220,18 @@ def test_stems_and_stop_words(table_of: TableOf) -> None:
         found(table, "the")
 
 
+def test_writes_index_the_files_that_they_add(table_of: TableOf, mode: str) -> None:
+    table = table_of(SCHEMA, mode=mode)
+    table.create_index("by_text", "bm25", "text", on_write=True)
+    table.append(texts(30))
+    assert len(sidecars(table)) == 1
+    table.update().set("text", "'a purple cow'").where("id = 7").execute()
+    assert len(sidecars(table)) == 2
+    assert [number for number, _ in found(table, '"purple cow"')] == [7]
+    [index] = table.indexes().collect()
+    assert (index["files"], index["files_covered"]) == (len(data_files(table)),) * 2
+
+
 def test_refused_searches(table_of: TableOf) -> None:
     table = table_of(SCHEMA, texts(3))
     table.create_index("by_text", "bm25", "text")
