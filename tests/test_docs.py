@@ -28,6 +28,7 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
         "docs/replace_where.md",
         "docs/sql.md",
         "docs/maintenance.md",
+        "docs/search.md",
         "docs/small_writes.md",
         "docs/indexes.md",
     ],

@@ -134,15 +134,17 @@ class _TextSearcher:
     def hits(self) -> list[Hit]:
         """The best rows of all files and of the inline rows."""
         inline = list(self._inline_tokens())
-        statistics, covered = self._statistics([tokens for _, tokens in inline])
+        statistics, of_sidecars = self._statistics([tokens for _, tokens in inline])
         if not any(statistics.frequencies):
             return []
         search = replace(self.search, statistics=statistics)
+        without = {path for path, each in of_sidecars.items() if not any(each.frequencies)}
+        files = [c for c in self.table.scan.candidates if c.path not in without]
         # An equality delete may be of any row: Spark finds out which.
-        by_index = [c for c in covered if not c.equality_deletes]
-        found, damaged = self._search_sidecars(search, by_index)
-        done = {c.path for c in by_index} - damaged
-        read = [c for c in self.table.scan.candidates if c.path not in done]
+        covered = [c for c in files if c.path in of_sidecars and not c.equality_deletes]
+        found, damaged = self._search_sidecars(search, covered)
+        done = {c.path for c in covered} - damaged
+        read = [c for c in files if c.path not in done]
         if read:
             found += hits_of(run_task(self.table.values(read), score_texts(search)))
         for first, tokens in inline:
@@ -158,20 +160,23 @@ class _TextSearcher:
         for first, texts in chunks(self.table.inline_values.cast(pa.large_string())):
             yield first, self.tokenizer.tokens(texts)
 
-    def _statistics(self, inline: Sequence[Tokens]) -> tuple[TextStatistics, list[Candidate]]:
-        """The numbers of all rows, and the files that have a sidecar."""
+    def _statistics(
+        self, inline: Sequence[Tokens]
+    ) -> tuple[TextStatistics, dict[str, TextStatistics]]:
+        """The numbers of all rows, and those of each file that has a sidecar."""
         query = self.search.query
         candidates = self.table.scan.candidates
         by_file = self._of_sidecars(candidates, lambda _, index: index_statistics(query, index))
-        parts = [each for each in by_file if each is not None]
-        parts += [token_statistics(query, tokens) for tokens in inline]
-        missing = [c for c, each in zip(candidates, by_file, strict=True) if each is None]
+        of_sidecars = {
+            c.path: each for c, each in zip(candidates, by_file, strict=True) if each is not None
+        }
+        parts = [*of_sidecars.values(), *(token_statistics(query, tokens) for tokens in inline)]
+        missing = [c for c in candidates if c.path not in of_sidecars]
         if missing:
             texts = self.table.values(missing, deleted=True)
             messages = run_task(texts, read_statistics(self.search))
             parts += [each for each in messages if isinstance(each, TextStatistics)]
-        covered = [c for c, each in zip(candidates, by_file, strict=True) if each is not None]
-        return total(parts, len(query.terms)), covered
+        return total(parts, len(query.terms)), of_sidecars
 
     def _search_sidecars(
         self, search: TextSearch, files: Sequence[Candidate]

@@ -32,7 +32,8 @@ _MOST_TIMES = 2**16 - 1  # that a row counts to have a token
 _SCHEMA = pa.schema([pa.field("doc", pa.uint32(), False), pa.field("tf", pa.uint16(), False)])
 
 Counts = npt.NDArray[np.uint16]
-Postings = tuple[Numbers, Counts]  # rows, ascending, and how often each has the token
+Rows = npt.NDArray[np.uint32]
+Postings = tuple[Rows, Counts]  # rows, ascending, and how often each has the token
 
 
 def tokenizer_of(params: object) -> Tokenizer:
@@ -88,7 +89,7 @@ class _Part:
 
     terms: pa.LargeStringArray  # in no order
     counts: Numbers  # postings of each term
-    docs: npt.NDArray[np.uint32]
+    docs: Rows
     times: Counts
 
     @staticmethod
@@ -110,7 +111,7 @@ class _Part:
 
 def _merged(
     parts: Sequence[_Part],
-) -> tuple[pa.LargeStringArray, Numbers, npt.NDArray[np.uint32], Counts]:
+) -> tuple[pa.LargeStringArray, Numbers, Rows, Counts]:
     """The terms in order, where the postings of each start, and all postings."""
     all_terms = pa.chunked_array([part.terms for part in parts], pa.large_string())
     encoded = all_terms.combine_chunks().dictionary_encode()
@@ -200,7 +201,7 @@ class TextIndex:
             part = slice(max(0, first - start), last - start)
             docs.append(batch.column(0).to_numpy()[part])
             times.append(batch.column(1).to_numpy()[part])
-        rows = np.concatenate(docs).astype(np.int64)
+        rows = np.concatenate(docs)
         if len(rows) != last - first or (len(rows) and int(rows[-1]) >= self.rows):
             raise DamagedSidecarError(f"{self.sidecar.path} has rows past the end of its data file")
         return rows, np.concatenate(times)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icefloe.tasks.bm25 import Postings, TextIndex, tokenizer_of
+from icefloe.tasks.bm25 import Postings, Rows, TextIndex, tokenizer_of
 from icefloe.tasks.messages import Positions, Task, TextStatistics, as_batch
 from icefloe.tasks.ranking import BestRows, first_rows
 from icefloe.tasks.tokens import Tokens, chunks
@@ -66,7 +66,7 @@ class TextSearch:
 def _score(
     search: TextSearch,
     postings: Sequence[Postings],
-    excluded: Sequence[Positions],
+    excluded: Sequence[Rows],
     lengths: npt.NDArray[np.unsignedinteger],
 ) -> Scores:
     """The score of each row; 0 for rows that are no results."""
@@ -128,7 +128,9 @@ def _postings(tokens: Tokens, terms: Sequence[str]) -> list[Postings]:
         rows = tokens.rows[among & (of_tokens == number)]
         counts = np.bincount(rows, minlength=0)
         present = np.flatnonzero(counts)
-        found.append((present, np.minimum(counts[present], 2**16 - 1).astype(np.uint16)))
+        found.append(
+            (present.astype(np.uint32), np.minimum(counts[present], 2**16 - 1).astype(np.uint16))
+        )
     return found
 
 
@@ -142,14 +144,14 @@ def best_rows(search: TextSearch, index: TextIndex, deleted: Positions) -> tuple
     lengths = index.lengths()
     positions, scores = np.empty(0, np.int64), np.empty(0)
     for start in range(0, index.rows, _BLOCK_ROWS):
-        end = min(start + _BLOCK_ROWS, index.rows)
+        end, first = min(start + _BLOCK_ROWS, index.rows), np.uint32(start)
         part = [_within(rows, start, end) for rows, _ in postings]
         if not any(cut.start < cut.stop for cut in part):
             continue
         block = _score(
             search,
-            [(r[cut] - start, t[cut]) for (r, t), cut in zip(postings, part, strict=True)],
-            [rows[_within(rows, start, end)] - start for rows in excluded],
+            [(r[cut] - first, t[cut]) for (r, t), cut in zip(postings, part, strict=True)],
+            [rows[_within(rows, start, end)] - first for rows in excluded],
             lengths[start:end],
         )
         block[deleted[_within(deleted, start, end)] - start] = 0
@@ -164,8 +166,9 @@ def best_rows(search: TextSearch, index: TextIndex, deleted: Positions) -> tuple
     return positions, scores
 
 
-def _within(rows: Positions, start: int, end: int) -> slice:
-    low, high = np.searchsorted(rows, [start, end])
+def _within(rows: Rows | Positions, start: int, end: int) -> slice:
+    # Bounds of another type would have all rows converted.
+    low, high = np.searchsorted(rows, np.array([start, end], rows.dtype))
     return slice(int(low), int(high))
 
 
