@@ -110,7 +110,7 @@ def test_a_rewrite_of_icefloe_that_took_the_deletes_along_is_rolled_back(new, ho
 
 
 @pytest.mark.requirement("L20", "X05")
-@pytest.mark.parametrize("how", ["flush", "truncate", "overwrite", "switch off"])
+@pytest.mark.parametrize("how", ["flush", "truncate", "overwrite", "roll back", "switch off"])
 def test_what_leaves_nothing_inline_leaves_no_deletes_of_former_files(lake, new, how):
     table = new()
     before = table.snapshot_id
@@ -124,6 +124,9 @@ def test_what_leaves_nothing_inline_leaves_no_deletes_of_former_files(lake, new,
             table.truncate()
         case "overwrite":
             table.overwrite([{"id": 9, "region": "eu", "n": 9}])
+        case "roll back":
+            table.compact()
+            table.rollback(before)
         case _:
             table.set_properties({"icefloe.inline.enabled": "false"})
     move_to(table, before)
