@@ -73,6 +73,8 @@ class InlineChanges:
     added: pa.Table | None = None
     # Such deletes of before, which the commit has in delete files.
     consumed: Mapping[str, BitMap64] = field(default_factory=dict)
+    # All that is inline gets into files: earlier snapshots are shown as they are from then on.
+    forgets_former: bool = False
     # Where the files of a flush have the removed rows: those that others change before it are
     # deleted there instead.
     located: LocateRows | None = None
@@ -80,7 +82,7 @@ class InlineChanges:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is changed."""
-        return not (self.removed or self.replaced or self.deleted)
+        return not (self.removed or self.replaced or self.deleted or self.forgets_former)
 
 
 @dataclass(frozen=True, slots=True)

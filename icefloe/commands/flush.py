@@ -74,7 +74,7 @@ class FlushCommand(Command[_FlushPlan]):
         return _FlushPlan(state, self.context.tier.cut_to_flush(state, rows))
 
     def _takes_some(self, state: TableState) -> bool:
-        return self.rows is not None and not state.deleted_inline
+        return self.rows is not None and not _has_deletes(state)
 
     def work(self, plan: _FlushPlan, statement_id: str) -> Outcome:
         """Write the rows under the table's current partitioning and sort order."""
@@ -85,7 +85,7 @@ class FlushCommand(Command[_FlushPlan]):
         changes = replace(
             file_deletes(plan.state) if deleted else FileChanges(),
             added_data=written.files,
-            inline=replace(inline, consumed=deleted),
+            inline=replace(inline, consumed=deleted, forgets_former=_has_deletes(plan.state)),
         )
         if self.properties and changes.changes_files:
             updates = MetadataUpdates((SetPropertiesUpdate(updates=dict(self.properties)),))
@@ -105,6 +105,12 @@ class FlushCommand(Command[_FlushPlan]):
         if state.settings.inline_deletes and state.metadata.format_version > 1:
             removed = replace(removed, located=lambda few: _located(few, versions, order, written))
         return written, removed
+
+
+def _has_deletes(state: TableState) -> bool:
+    """Whether rows of files were deleted inline since the last flush."""
+    deletes = state.inline_deletes
+    return deletes is not None and bool(deletes.positions or deletes.former)
 
 
 def _located(

@@ -5,7 +5,9 @@ new files, where the deletes do not find them. Before a state of the table is us
 out whether all files with such deletes are still live. If not, it follows the deleted rows through
 the snapshots since: each has an equal row among the files that a snapshot put in place of its own,
 or it was deleted or changed by that snapshot. Which of several equal rows is deleted makes no
-difference. Where this cannot be decided, reads and statements are refused: deleted rows never come
+difference. Where an engine rolled the table back, they are followed back in the same way; and until
+the next flush the deletes of files that left the table are kept, since a rollback may bring the
+files back. Where this cannot be decided, reads and statements are refused: deleted rows never come
 back silently.
 """
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -34,6 +36,7 @@ from icefloe.inline.deletes import (
     read_facts,
     remove_deletes_of_files,
     write_facts,
+    write_former_deletes,
 )
 from icefloe.inline.tier import PointerMovedError
 from icefloe.metadata.manifests import read_snapshot_files
@@ -53,6 +56,7 @@ from icefloe.storage.locations import spark_uri
 log = logging.getLogger("icefloe")
 
 _MOST_EQUAL_ROWS = 100_000  # that are compared in the driver
+_MOST_SNAPSHOTS = 20  # that every process follows by itself
 _SHOWN = 3
 
 
@@ -83,25 +87,29 @@ def with_inline_deletes(
     while True:
         state = context.tier.with_deletes(state)
         deletes = state.inline_deletes
-        if deletes is None or not deletes.positions or deletes.live_in == state.snapshot_id:
+        if deletes is None or not (deletes.positions or deletes.former):
             return state
-        moves = _Moves(context, state, dict(deletes.positions))
+        if deletes.live_in == state.snapshot_id:
+            return state
+        moves = _Moves(context, state, dict(deletes.positions), dict(deletes.former))
         moves.follow(deletes.live_in)
         if moves.undecided and not discard_lost:
             raise _lost_error(state, deletes.positions, moves.undecided)
-        if moves.positions == deletes.positions:
+        is_same = (moves.positions, moves.former) == (deletes.positions, deletes.former)
+        if is_same and moves.followed <= _MOST_SNAPSHOTS:
             context.tier.note_live_files(state)
             return state
-        _store(context, state, deletes, moves.positions)
+        _store(context, state, deletes, moves)
+        if is_same:
+            continue
         before, after = deletes.rows, sum(map(len, moves.positions.values()))
         log.warning(
-            "%s: files with rows that are deleted inline were replaced by another engine. Of %d "
-            "such rows, %d are deleted where they are now; %d are no longer in the table%s.",
+            "%s: another engine replaced, removed or brought back files with rows that are deleted "
+            "inline. There were %d such rows in the table's files; there are %d now%s.",
             state.name,
             before,
             after,
-            before - after,
-            ", or their deletes were given up" if moves.undecided else "",
+            ", and deletes were given up" if moves.undecided else "",
         )
 
 
@@ -120,16 +128,27 @@ class _Moves:
     context: Context
     state: TableState
     positions: dict[str, BitMap64]
+    former: dict[str, BitMap64]  # of files that left the table: they may be added again
     undecided: dict[str, str] = field(default_factory=dict)  # why, by data file location
-    # Rows whose file was removed without another in its place; the file may be added again.
-    removed: dict[str, BitMap64] = field(default_factory=dict)
+    followed: int = 0  # snapshots
 
     def follow(self, live_in: int | None) -> None:
-        """Follow the rows from the snapshot in which all files were live to the current one."""
+        """Follow the rows from the snapshot in which all files were live to the current one.
+
+        Where another engine rolled the table back, that is back to the last snapshot that both
+        histories have, and on from there.
+        """
         since = _snapshots_since(self.state, live_in)
         if since is None:
-            self._look_without_history(live_in)
-            return
+            undone = _snapshots_undone(self.state, live_in)
+            if not undone:
+                self._look_without_history()
+                return
+            for snapshot in undone:
+                self._undo(snapshot)
+            live_in = undone[-1].parent_snapshot_id
+            since = _snapshots_since(self.state, live_in) or []
+        self.followed = len(since)
         before = self.state.metadata.snapshot_by_id(live_in) if live_in is not None else None
         for number, snapshot in enumerate(since):
             following = since[number + 1] if number + 1 < len(since) else None
@@ -138,17 +157,16 @@ class _Moves:
 
     def _follow(self, before: Snapshot | None, after: Snapshot, following: Snapshot | None) -> None:
         added, removed = _data_changes(self.state, after)
-        for path in added & self.removed.keys():
-            self.positions[path] = self.removed.pop(path)
+        self._bring_back(added)
         lost = {path: self.positions.pop(path) for path in removed & self.positions.keys()}
         if not lost:
             return
+        self.former |= lost
         try:
             rows = self._deleted_rows(before, lost)
             if added:
-                self.positions |= self._equal_rows(rows, after, added)
+                self._add(self._equal_rows(rows, after, added))
                 return
-            self.removed |= lost
             appended = _data_changes(self.state, following)[0] if following else frozenset()
             appended -= lost.keys()
             if following and appended and self._equal_rows(rows, following, appended):
@@ -157,14 +175,39 @@ class _Moves:
         except _AmbiguousError as error:
             self.undecided |= dict.fromkeys(lost, str(error))
 
-    def _look_without_history(self, live_in: int | None) -> None:
-        """The table was rolled back by another engine, or snapshots expired."""
+    def _undo(self, snapshot: Snapshot) -> None:
+        """Follow the rows to the snapshot before this one: copies are in the files that it removed.
+
+        Rows that it added have no equal ones there: the rollback takes them out of the table.
+        """
+        added, removed = _data_changes(self.state, snapshot)
+        lost = {path: self.positions.pop(path) for path in added & self.positions.keys()}
+        self._bring_back(removed)
+        self.former |= lost
+        before = snapshot.parent_snapshot_id
+        parent = None if before is None else self.state.metadata.snapshot_by_id(before)
+        if not (lost and removed and parent):
+            return
+        try:
+            self._add(self._equal_rows(self._deleted_rows(snapshot, lost), parent, removed))
+        except _AmbiguousError as error:
+            self.undecided |= dict.fromkeys(lost, str(error))
+
+    def _bring_back(self, paths: Set[str]) -> None:
+        """Files are part of the table again, and what was deleted in them is still deleted."""
+        self._add({path: self.former.pop(path) for path in paths & self.former.keys()})
+
+    def _add(self, positions: Mapping[str, BitMap64]) -> None:
+        for path, rows in positions.items():
+            self.positions[path] = self.positions.get(path, BitMap64()) | rows
+
+    def _look_without_history(self) -> None:
+        """Snapshots expired, or the two have none in common any more."""
         files = read_snapshot_files(self.state.io, self.state.snapshot).data
-        lost = self.positions.keys() - {file.path for file in files}
-        for path in lost & _rolled_back(self.state, live_in):
-            del self.positions[path]
-        for path in lost & self.positions.keys():
-            del self.positions[path]
+        live = {file.path for file in files}
+        self._bring_back(live)
+        for path in self.positions.keys() - live:
+            self.former[path] = self.positions.pop(path)
             self.undecided[path] = "it is not in the snapshots that the table has left"
 
     def _deleted_rows(self, before: Snapshot | None, lost: Mapping[str, BitMap64]) -> pa.Table:
@@ -182,11 +225,14 @@ class _Moves:
             return rows.limit(_MOST_EQUAL_ROWS + 1).toArrow()
 
     def _equal_rows(
-        self, deleted: pa.Table, after: Snapshot, added: frozenset[str]
+        self, deleted: pa.Table, snapshot: Snapshot, paths: frozenset[str]
     ) -> dict[str, BitMap64]:
-        """Rows that a snapshot added and that equal the deleted ones, as many as were deleted."""
-        state = replace(self.state, snapshot=after, inline_deletes=InlineDeletes())
-        candidates = [c for c in _candidates(state) if c.path in added]
+        """Rows of files of a snapshot that equal the deleted ones, as many as were deleted.
+
+        Those that are known to be deleted in these files count.
+        """
+        state = replace(self.state, snapshot=snapshot, inline_deletes=InlineDeletes())
+        candidates = [c for c in _candidates(state) if c.path in paths]
         if not candidates or not deleted.num_rows:
             return {}
         if deleted.num_rows > _MOST_EQUAL_ROWS:
@@ -210,7 +256,8 @@ class _Moves:
                 raise _AmbiguousError(
                     f"{count} equal rows were deleted and {len(equal)} of them are in new files"
                 )
-            for path, pos in equal[:count]:
+            other = [(path, pos) for path, pos in equal if pos not in self.positions.get(path, ())]
+            for path, pos in other[: max(0, count - (len(equal) - len(other)))]:
                 moved.setdefault(path, BitMap64()).add(pos)
         return moved
 
@@ -232,16 +279,19 @@ def _data_changes(state: TableState, snapshot: Snapshot) -> tuple[frozenset[str]
     return added, frozenset(path for s, path in changes if s == ManifestEntryStatus.DELETED)
 
 
-def _rolled_back(state: TableState, live_in: int | None) -> frozenset[str]:
-    """Files that only snapshots added which a rollback took out of the table's history."""
-    start = None if live_in is None else state.metadata.snapshot_by_id(live_in)
+def _snapshots_undone(state: TableState, snapshot_id: int | None) -> list[Snapshot]:
+    """The snapshots back to the last one that the table's history has, the newest first.
+
+    There are none if the table's history has none of them.
+    """
+    start = None if snapshot_id is None else state.metadata.snapshot_by_id(snapshot_id)
     current = {s.snapshot_id for s in ancestors(state.metadata, state.snapshot)}
-    added: set[str] = set()
+    undone: list[Snapshot] = []
     for snapshot in ancestors(state.metadata, start) if start else ():
         if snapshot.snapshot_id in current:
-            return frozenset(added)
-        added |= _data_changes(state, snapshot)[0]
-    return frozenset()  # the two have no snapshot in common any more
+            return undone
+        undone.append(snapshot)
+    return []
 
 
 def _check_exists(state: TableState, path: str) -> None:
@@ -296,9 +346,10 @@ def _store(
     context: Context,
     state: TableState,
     deletes: InlineDeletes,
-    positions: Mapping[str, BitMap64],
+    moves: _Moves,
 ) -> None:
     """Write the deletes in their new places, unless the table or its deletes were changed."""
+    positions = moves.positions
     moved = {path for path, rows in deletes.positions.items() if positions.get(path) != rows}
     tier = context.tier
     with tier.store.reading() as connection:
@@ -313,8 +364,10 @@ def _store(
         removed = remove_deletes_of_files(connection, table, moved)
         stamp = next_stamp(connection)
         added = add_deletes(connection, table, positions, stamp)
+        write_former_deletes(connection, table, moves.former)
         rows = facts.rows - removed + added
-        write_facts(connection, table, DeleteFacts(stamp.seq, rows, facts.since, state.snapshot_id))
+        since = facts.since if facts.rows else stamp.at
+        write_facts(connection, table, DeleteFacts(stamp.seq, rows, since, state.snapshot_id))
 
 
 def _lost_error(

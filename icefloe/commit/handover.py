@@ -61,7 +61,6 @@ from icefloe.inline.tables import add_missing_columns, dropped, swap_pointer
 from icefloe.inline.tier import InlineTier, PointerMovedError
 from icefloe.inline.where import row_filter
 from icefloe.metadata.table_state import (
-    InlineDeletes,
     StagedMetadata,
     TableState,
     stage_metadata,
@@ -257,12 +256,12 @@ class InlineHandover:
         stale: Mapping[str, BitMap64],
     ) -> None:
         facts = read_facts(connection, table)
-        now = self.tier.deletes(connection, table) if facts.rows else InlineDeletes()
+        now = self.tier.deletes(connection, table)
         if reason := deletes.find_conflict(now.positions):
             if self.changes.everything:  # again, with these rows
                 raise LostRaceError(reason)
             raise self._conflict(reason)
-        if facts.rows or stale or self.changes.deleted:
+        if facts.rows or now.former or stale or self.changes.deleted:
             deletes.apply(connection, table, facts, stamp, stale)
 
     def _current(self, connection: StoreConnection) -> InlineTable:

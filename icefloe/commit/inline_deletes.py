@@ -15,12 +15,14 @@ from dataclasses import dataclass, replace
 from pyroaring import BitMap64
 
 from icefloe.commit.conflicts import ConflictCheck
-from icefloe.file_changes import FileChanges
+from icefloe.file_changes import FileChanges, RemoveEverything
 from icefloe.inline.deletes import (
     DeleteFacts,
     add_deletes,
+    keep_former_deletes,
     remove_deletes,
     remove_deletes_of_files,
+    remove_former_deletes,
     write_facts,
 )
 from icefloe.inline.layout import InlineTable
@@ -85,15 +87,18 @@ class InlineDeleteChanges:
         stale: Positions,
     ) -> None:
         """Change the deletes; `stale` are rows of new files that are to be deleted there."""
-        inline = self.changes.inline
+        inline, live_in = self.changes.inline, self._live_in(facts)
+        if live_in == self._new_snapshot_id and not self._forgets_former:
+            keep_former_deletes(connection, table, self.removed_files)
         removed = remove_deletes_of_files(connection, table, self.removed_files)
         removed += remove_deletes(connection, table, inline.consumed)
         positions = {path: rows.positions for path, rows in inline.deleted.items()}
         added = add_deletes(connection, table, {**positions, **stale}, stamp)
-        live_in = self._live_in(facts)
-        if not (added or removed) and live_in == facts.snapshot_id:
+        forgotten = remove_former_deletes(connection, table) if self._forgets_former else 0
+        is_changed = bool(added or removed or forgotten)
+        if not is_changed and live_in == facts.snapshot_id:
             return
-        version = stamp.seq if added or removed else facts.version
+        version = stamp.seq if is_changed else facts.version
         since = facts.since if facts.rows else stamp.at
         rows = facts.rows + added - removed
         write_facts(connection, table, DeleteFacts(version, rows, since, live_in))
@@ -102,9 +107,20 @@ class InlineDeleteChanges:
         """A snapshot in which all files with deletes are live: the new one, if that is known."""
         read, base = self.base.inline_deletes, self.base.snapshot_id
         checked = read is not None and read.version == facts.version
-        if not facts.rows or (checked and base == self.head.snapshot_id):
-            return self.snapshot_id or self.head.snapshot_id
+        is_needed = bool(facts.rows or (read is not None and read.former))
+        if not is_needed or (checked and base == self.head.snapshot_id):
+            return self._new_snapshot_id
         return facts.snapshot_id
+
+    @property
+    def _new_snapshot_id(self) -> int | None:
+        return self.snapshot_id or self.head.snapshot_id
+
+    @property
+    def _forgets_former(self) -> bool:
+        """Whether the inline tier will have nothing that deletes of former files go with."""
+        is_everything = isinstance(self.changes.removal, RemoveEverything)
+        return self.changes.inline.forgets_former or is_everything
 
     def _rewritten(self) -> set[str]:
         """Files whose rows were all copied into new ones."""
@@ -120,6 +136,7 @@ def are_concerned(changes: FileChanges, check: ConflictCheck) -> bool:
         bool(changes.files_with_deleted_rows or changes.inline.consumed or changes.replaced_rows)
         or changes.removes_files
         or changes.inline.located is not None
+        or changes.inline.forgets_former
         or check.reads_other_rows
         or check.matched is not None
     )

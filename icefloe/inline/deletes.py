@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 from pyroaring import BitMap64
 
 from icefloe.inline.bookkeeping import upsert
-from icefloe.inline.layout import DELETE, DELETED, FILE, InlineTable
+from icefloe.inline.layout import DELETE, DELETED, FILE, FORMER, InlineTable
 from icefloe.inline.store import ChangeStamp, StoreConnection
 
 _CHUNK = 500  # positions, or files, per statement
@@ -50,8 +51,18 @@ def read_deletes(connection: StoreConnection, table: InlineTable) -> dict[str, B
         .where(FILE.c.table_id == table.id)
         .order_by(FILE.c.path)
     )
+    return _by_file(connection.execute(selected))
+
+
+def read_former_deletes(connection: StoreConnection, table: InlineTable) -> dict[str, BitMap64]:
+    """The positions that were deleted in data files which left the table since the last flush."""
+    selected = sa.select(FORMER.c.path, FORMER.c.pos).where(FORMER.c.table_id == table.id)
+    return _by_file(connection.execute(selected))
+
+
+def _by_file(rows: Iterable[Any]) -> dict[str, BitMap64]:
     deleted: dict[str, list[int]] = {}
-    for path, pos in connection.execute(selected):
+    for path, pos in rows:
         deleted.setdefault(path, []).append(pos)
     return {path: BitMap64(np.array(rows, np.uint64)) for path, rows in deleted.items()}
 
@@ -99,7 +110,7 @@ def remove_deletes(
 def remove_deletes_of_files(
     connection: StoreConnection, table: InlineTable, paths: Iterable[str]
 ) -> int:
-    """Remove all deletes of data files that the table no longer has; returns how many."""
+    """Remove all deletes of data files that leave the table; returns how many."""
     removed, remaining = 0, list(paths)
     while remaining:
         chunk, remaining = remaining[:_CHUNK], remaining[_CHUNK:]
@@ -107,6 +118,38 @@ def remove_deletes_of_files(
         removed += connection.execute(DELETE.delete().where(DELETE.c.file_id.in_(files))).rowcount
         connection.execute(FILE.delete().where(FILE.c.id.in_(files)))
     return removed
+
+
+def keep_former_deletes(
+    connection: StoreConnection, table: InlineTable, paths: Iterable[str]
+) -> None:
+    """Remember the deletes of data files that leave the table, in case they are brought back."""
+    remaining = list(paths)
+    while remaining:
+        chunk, remaining = remaining[:_CHUNK], remaining[_CHUNK:]
+        selected = (
+            sa.select(FILE.c.table_id, FILE.c.path, DELETE.c.pos)
+            .join(DELETE, DELETE.c.file_id == FILE.c.id)
+            .where(FILE.c.table_id == table.id, FILE.c.path.in_(chunk))
+        )
+        insert = upsert(connection, FORMER).from_select(["table_id", "path", "pos"], selected)
+        connection.execute(insert.on_conflict_do_nothing())
+
+
+def remove_former_deletes(connection: StoreConnection, table: InlineTable) -> int:
+    """Forget the deletes of data files that left the table; returns how many there were."""
+    return connection.execute(FORMER.delete().where(FORMER.c.table_id == table.id)).rowcount
+
+
+def write_former_deletes(
+    connection: StoreConnection, table: InlineTable, positions: Mapping[str, Iterable[int]]
+) -> None:
+    """Remember these deletes of data files that left the table, and no others."""
+    remove_former_deletes(connection, table)
+    for path, deleted in positions.items():
+        for chunk in _chunks(deleted):
+            rows = [{"table_id": table.id, "path": path, "pos": pos} for pos in chunk]
+            connection.execute(FORMER.insert().values(rows))
 
 
 def write_facts(connection: StoreConnection, table: InlineTable, facts: DeleteFacts) -> None:

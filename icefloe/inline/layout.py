@@ -45,7 +45,7 @@ Value: TypeAlias = int | bytes | None  # of a column in the database
 ColumnValues: TypeAlias = Sequence[Value] | pa.Array  # arrays are of int64 or large_binary
 
 # Of these tables: an earlier one gets the tables that it lacks, a later one is refused.
-FORMAT = 2
+FORMAT = 3
 _MAX_COLUMNS = 1500  # PostgreSQL has 1,600 columns per table, dropped ones included
 
 INTEGER = "i"
@@ -218,6 +218,15 @@ DELETED = sa.Table(
     sa.Column("since", sa.BigInteger),
     sa.Column("snapshot_id", sa.BigInteger),
 )
+# Deletes of files that left the table since the last flush: they hold again where a rollback brings
+# a file back.
+FORMER = sa.Table(
+    "icefloe_inline_former_delete",
+    METADATA,
+    sa.Column("table_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("path", sa.Text, primary_key=True),
+    sa.Column("pos", sa.BigInteger, primary_key=True, autoincrement=False),
+)
 # The key is a digest: keys of users may be longer than an index entry can be.
 KEY = sa.Table(
     "icefloe_inline_key",
@@ -253,7 +262,7 @@ FLUSHED = sa.Table(
     sa.Column("intents", sa.BigInteger, nullable=False),
 )
 # Tables whose rows belong to an Iceberg table, by `table_id`.
-BY_TABLE = (DELETED, KEY, LEASE, INTENT, FLUSHED)
+BY_TABLE = (DELETED, FORMER, KEY, LEASE, INTENT, FLUSHED)
 
 # PyIceberg's own table: the pointer to the metadata of each Iceberg table.
 POINTERS = sa.table(

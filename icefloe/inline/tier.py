@@ -36,7 +36,7 @@ from icefloe.inline.bookkeeping import (
     stamp_above,
 )
 from icefloe.inline.decode import RowNames, decode_rows
-from icefloe.inline.deletes import read_deletes, read_facts
+from icefloe.inline.deletes import read_deletes, read_facts, read_former_deletes
 from icefloe.inline.intents import clean_up, wait_for_intents
 from icefloe.inline.layout import InlineTable, inline_columns
 from icefloe.inline.lookups import LookupIndexes
@@ -142,12 +142,13 @@ class InlineTier:
     def deletes(self, connection: StoreConnection, table: InlineTable) -> InlineDeletes:
         """The deletes of rows in files, which are read again only if they have changed."""
         facts = read_facts(connection, table)
-        if not facts.rows:
-            return InlineDeletes(version=facts.version)
+        if not facts.version:  # there never were any
+            return InlineDeletes()
         known = self._deletes.get(table.id)
         if known is None or known.version != facts.version:
-            read = read_deletes(connection, table)
-            known = InlineDeletes(read, facts.version, facts.snapshot_id)
+            read = read_deletes(connection, table) if facts.rows else {}
+            former = read_former_deletes(connection, table)
+            known = InlineDeletes(read, facts.version, facts.snapshot_id, former)
             self._deletes[table.id] = known
         return known
 

@@ -43,6 +43,8 @@ class InlineDeletes:
     positions: Mapping[str, BitMap64] = field(default_factory=dict)  # by data file location
     version: int = 0  # the last change of them
     live_in: int | None = None  # a snapshot in which all of these files were live
+    # Of files that left the table since the last flush: a rollback may bring them back.
+    former: Mapping[str, BitMap64] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:

@@ -149,6 +149,32 @@ def test_a_rollback_by_the_reference_takes_back_files_and_leaves_inline_rows(
     assert ids(t) == sorted(ours(t)) == [1, 2, 3, 4, 5, 8, 9, 10]
 
 
+@pytest.mark.requirement("L20", "X05", "X06")
+@pytest.mark.parametrize("changed_first", [False, True])
+def test_the_reference_rolls_its_compaction_back(both: MakeBoth, changed_first: bool) -> None:
+    t = both(NUMBERS).made_by_us((), **INLINE)
+    t.insert(numbers((1, "eu"), (2, "us"), (3, None)))
+    t.insert(numbers((4, "eu"), (5, "us"), (6, None)))
+    before = t.ours.snapshot_id
+
+    def change() -> None:
+        t.ours.update().set("n", "n + 20").where("id IN (1, 4)").execute()
+        assert t.ours.delete().where("id IN (2, 5)").execute().mode == "inline"
+
+    if changed_first:
+        change()
+    t.call("rewrite_data_files", "options => map('rewrite-all', 'true')")
+    assert t.ours.snapshot_id != before
+    if not changed_first:
+        change()
+    left = {1: 21, 3: 3, 4: 24, 6: 6}
+    assert ours(t) == left
+    roll_back(t, before)
+    assert ours(t) == left
+    t.ours.flush()
+    assert (ours(t), ids(t)) == (left, sorted(left))
+
+
 @pytest.mark.requirement("L27", "X06")
 def test_inserts_deletes_and_flushes_while_the_reference_rolls_back(both: MakeBoth) -> None:
     retries = {"commit.retry.num-retries": "30", "commit.retry.min-wait-ms": "10"}

@@ -28,15 +28,19 @@ from icefloe.inline.deletes import (
     DeleteFacts,
     add_deletes,
     age_of_deletes,
+    keep_former_deletes,
     read_deletes,
     read_facts,
+    read_former_deletes,
     remove_deletes,
     remove_deletes_of_files,
+    remove_former_deletes,
     write_facts,
+    write_former_deletes,
 )
 from icefloe.inline.layout import DELETED, FILE, FORMAT, STORE, inline_columns
 from icefloe.inline.rows import last_change, remove_through
-from icefloe.inline.tables import register_table
+from icefloe.inline.tables import drop_table, register_table
 from support.inline_store import NAME, SCHEMA, insert_in
 
 
@@ -131,6 +135,27 @@ def test_deletes_of_rows_in_files(store, table):
             {},
             None,
         )
+
+
+def test_deletes_of_files_that_left_the_table(store, table):
+    def former() -> dict[str, list[int]]:
+        return {path: [*rows] for path, rows in read_former_deletes(connection, table).items()}
+
+    with store.writing(lock=table) as connection:
+        add_deletes(connection, table, {"a": [1, 3], "b": range(700)}, next_stamp(connection))
+        assert former() == {}
+        for _ in range(2):
+            keep_former_deletes(connection, table, ["b", "x", *map(str, range(900))])
+            assert former() == {"b": [*range(700)]}
+        assert list(read_deletes(connection, table)) == ["a", "b"]
+        keep_former_deletes(connection, table, ["a"])
+        write_former_deletes(connection, table, {"a": [3, 4], "c": range(600)})
+        assert former() == {"a": [3, 4], "c": [*range(600)]}
+        assert remove_former_deletes(connection, table) == 602
+        assert (former(), remove_former_deletes(connection, table)) == ({}, 0)
+        write_former_deletes(connection, table, {"a": [1]})
+        drop_table(connection, table)
+        assert former() == {}
 
 
 def test_what_is_known_of_all_deletes(store, table):

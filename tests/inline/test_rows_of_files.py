@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
-from uuid import uuid4
 
-import pyarrow.parquet as pq
 import pytest
 
 import icefloe
@@ -18,7 +16,7 @@ from icefloe import Lake, Table
 from icefloe.commands import flush as flush_command
 from icefloe.commit.snapshot import SnapshotDraft
 from icefloe.errors import ConflictError
-from support.foreign_files import adopted_file, equality_delete, publish
+from support.foreign_files import equality_delete, publish, rewrite
 from support.foreign_readers import disagreements
 from support.pyiceberg_tables import later
 from support.races import once_before_publish
@@ -67,28 +65,6 @@ def contents(table: Table) -> dict[str, str]:
 
 def ids(table: Table) -> list[int | None]:
     return sorted((value for (value,) in rows(table, "id")), key=lambda value: value or 0)
-
-
-def rewrite(
-    lake: Lake,
-    table: Table,
-    *,
-    compacts: bool = True,
-    drop: Sequence[int] = (),
-    has_equality_deletes: bool = False,
-) -> None:
-    """Put the rows of all files into one, as another engine does: it sees no inlined deletes.
-
-    With `has_equality_deletes`, which PyIceberg refuses, icefloe reads what is in files.
-    """
-    by_icefloe = table.scan(snapshot_id=table.snapshot_id).toArrow if has_equality_deletes else None
-    arrow = by_icefloe() if by_icefloe else table.iceberg.scan().to_arrow()
-    kept = [n for n, value in enumerate(arrow["id"].to_pylist()) if value not in drop]
-    example = pq.read_schema(urlparse(data_files(table)[0].path).path)
-    path = Path(urlparse(table.location).path) / "data" / f"{uuid4().hex}.parquet"
-    pq.write_table(arrow.take(kept).cast(example), path)
-    new = [adopted_file(table, path, ())]
-    publish(lake, table, data=new, removed=data_files(table), compacts=compacts)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -536,6 +512,18 @@ def test_appends_and_deletes_of_other_engines_leave_the_deletes_where_they_are(f
     table.iceberg.append(table.iceberg.scan(row_filter="id = 2").to_arrow())
     publish(lake, table, deletes=[equality_delete(table, [{"id": 5}])])
     assert (ids(table), facts(table)) == ([None, 2, 2, 3, 4, 6], (1, 1))
+
+
+@pytest.mark.parametrize(("count", "noted"), [(20, False), (21, True)])
+def test_many_snapshots_of_other_engines_are_followed_once(filed, other, count, noted):
+    table = filed()
+    table.delete().where("id = 1").execute()
+    one = table.iceberg.scan(row_filter="id = 2").to_arrow()
+    for _ in range(count):
+        table.iceberg.append(one)
+    assert table.count("id = 1") == 0
+    deletes = other.tier.with_deletes(other.table(table.name)._state()).inline_deletes
+    assert (deletes.live_in == table.snapshot_id, deletes.rows) == (noted, 1)
 
 
 def test_rows_that_the_other_engine_deleted_and_inserted_again(filed, lake):

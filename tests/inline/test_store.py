@@ -370,9 +370,9 @@ def test_postgresql_is_used_through_psycopg():
 
 def test_a_store_of_a_later_format_is_refused(store, open_store):
     with store.writing() as connection:
-        connection.execute(STORE.update().values(format=3))
+        connection.execute(STORE.update().values(format=4))
     for use in (open_store().reading, open_store().writing):
-        with pytest.raises(UnsupportedTableError, match=r"format 3.*supports 2"), use():
+        with pytest.raises(UnsupportedTableError, match=r"format 4.*supports 3"), use():
             pass
 
 

@@ -22,6 +22,7 @@ from icefloe.commit.snapshot import ManifestChanges, SnapshotDraft, operation_of
 from icefloe.file_changes import RemoveFiles
 from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID, LiveFile
 from icefloe.metadata.table_state import state_of
+from support.tables import data_files
 
 
 def publish(
@@ -59,6 +60,28 @@ def publish(
             ),
         ),
     )
+
+
+def rewrite(
+    lake: Lake,
+    table: Table,
+    *,
+    compacts: bool = True,
+    drop: Sequence[int] = (),
+    has_equality_deletes: bool = False,
+) -> None:
+    """Put the rows of all files into one, as another engine does: it sees no inlined deletes.
+
+    With `has_equality_deletes`, which PyIceberg refuses, icefloe reads what is in files.
+    """
+    by_icefloe = table.scan(snapshot_id=table.snapshot_id).toArrow if has_equality_deletes else None
+    arrow = by_icefloe() if by_icefloe else table.iceberg.scan().to_arrow()
+    kept = [n for n, value in enumerate(arrow["id"].to_pylist()) if value not in drop]
+    example = pq.read_schema(urlparse(data_files(table)[0].path).path)
+    path = Path(urlparse(table.location).path) / "data" / f"{uuid4().hex}.parquet"
+    pq.write_table(arrow.take(kept).cast(example), path)
+    new = [adopted_file(table, path, ())]
+    publish(lake, table, data=new, removed=data_files(table), compacts=compacts)
 
 
 def equality_delete(
