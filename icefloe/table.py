@@ -29,7 +29,7 @@ from icefloe.commands.lost_deletes import current_state
 from icefloe.commands.replace.partitions_of import partitions_of
 from icefloe.commands.run import flush, insert, run
 from icefloe.commands.scan import ScanRequest, count_rows, read_arrow, read_pandas, read_rows
-from icefloe.commands.search import Search, search
+from icefloe.commands.search.command import Search, search
 from icefloe.inline.facts import InlineFacts, read_inline_facts
 from icefloe.inspection.log import render_log
 from icefloe.inspection.metadata_tables import metadata_table

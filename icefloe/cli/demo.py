@@ -35,6 +35,7 @@ def run_demo(folder: Path) -> None:
         for chapter in CHAPTERS:
             tour.run_chapter(chapter)
         tour.write_single_rows()
+        tour.search_texts()
         tour.show_costs()
         tour.roll_back()
     _print_text(f"The lake is in {folder}. To explore it: icefloe --warehouse {folder} sql")
@@ -105,6 +106,30 @@ class _Tour:
         )
         self._run_shown("DELETE FROM shop.clicks WHERE id = 8")
         self._flush(clicks)
+
+    def search_texts(self) -> None:
+        """Find rows by key and by words with indexes."""
+        _print_heading("Find rows with indexes")
+        _print_text(
+            "Ids in random order are in every file: bounds rule nothing out. An index beside "
+            "each file says which rows have a value. A DELETE by key then runs no Spark job and "
+            "reads no data file."
+        )
+        self._run_shown(_NOTES)
+        self._run_shown("CREATE INDEX by_id ON shop.notes USING btree (id)")
+        self._run_shown("DELETE FROM shop.notes WHERE id IN (7, 77, 777)")
+        self._run_shown("CREATE INDEX words ON shop.notes USING bm25 (text)")
+        query = '+blue -chair "lamp no" 1003'
+        _print_text(f"In Python: lake.table('shop.notes').search('words', {query!r}, limit=3)")
+        notes = self.shell.lake.table("shop.notes")
+        started = time.monotonic()
+        best = self.shell.worker.run(
+            lambda _progress: notes.search("words", query, limit=3).toArrow()
+        )
+        seconds = time.monotonic() - started
+        self.shell.output.records(of_dicts(best.to_pylist()))
+        _print_text(f"{notes.count():,} texts searched in {seconds:.2f} s")
+        self._run_shown("SHOW INDEXES ON shop.notes")
 
     def _flush(self, table: Table) -> None:
         _print_text("In Python: clicks.flush()")
@@ -202,6 +227,14 @@ _ORDERS = """
          cast({amount} AS decimal(10, 2)) AS amount,
          {status} AS status
   FROM range({ids})""".rstrip()
+
+
+_NOTES = """\
+CREATE TABLE shop.notes AS
+SELECT id * 7919 % 200000 AS id,
+       concat_ws(' ', element_at(array('lost', 'late', 'broken', 'blue'), int(id % 4) + 1),
+                 element_at(array('parcel', 'lamp', 'chair'), int(id % 3) + 1), 'no.', id) AS text
+FROM range(200000)"""
 
 
 def _orders(ids: str, amount: str = "id % 5000 / 10", status: str = "'new'") -> str:

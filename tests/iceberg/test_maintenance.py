@@ -55,3 +55,38 @@ def test_upkeep_of_a_table_that_both_write(both: MakeBoth, partition_by: tuple[s
     table.call("rewrite_data_files", "options => map('min-input-files', '2')")
     table.check()
     assert data_files(table.ours)
+
+
+@pytest.mark.parametrize("partition_by", [(), ("region",)])
+def test_sidecars_of_live_files_survive_the_reference(
+    both: MakeBoth, partition_by: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its clean-up knows nothing of indexes; files that it writes have no sidecar until asked."""
+    table = both().made_by_reference(partition_by)
+    table.insert(map(row, range(40)))
+    table.ours.create_index("by_id", "btree", ["id"])
+    table.append([row(number) for number in range(40, 80)])
+    table.insert(map(row, range(80, 120)))
+    [listed] = table.ours.indexes().collect()
+    written = len(data_files(table.ours))
+    assert 0 < listed.files_covered < listed.files == written
+    table.sql("DELETE FROM {t} WHERE id = 41")
+    table.expect(lambda r: None if r["id"] == 41 else r)
+
+    later = datetime.now(UTC) + timedelta(seconds=2)
+    table.call("expire_snapshots", f"older_than => TIMESTAMP '{later:%Y-%m-%d %H:%M:%S}'")
+    table.call("remove_orphan_files", f"older_than => TIMESTAMP '{later:%Y-%m-%d %H:%M:%S}'")
+
+    [after] = table.ours.indexes().collect()
+    assert (after.files, after.files_covered) == (written, listed.files_covered)
+    assert table.ours.create_index("by_id", "btree", ["id"]).files_covered == written
+    plan = str(table.ours.delete().where("id IN (3, 50, 100)").explain())
+    assert "index by_id" in plan
+    assert "not used for" not in plan
+    table.sql_ours("DELETE FROM {t} WHERE id IN (3, 50, 100)")
+    table.expect(lambda r: None if r["id"] in (3, 50, 100) else r)
+    table.check()
+    assert "is not used" not in caplog.text
+    table.call("rewrite_data_files", "options => map('rewrite-all', 'true')")
+    table.check()
+    assert table.ours.scan(where="id = 7").count() == 1

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem
 
-from icefloe.commands.search_text import parse_query
+from icefloe.commands.search.text import parse_query
 from icefloe.errors import StatementError
 from icefloe.indexes.kinds import KINDS
 from icefloe.tasks import bm25, text_search, tokens

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 from pyiceberg.types import DoubleType, ListType
 
-from icefloe.commands.found_rows import SearchedTable, hits_of
+from icefloe.commands.search.found_rows import SearchedTable, hits_of
 from icefloe.errors import StatementError
 from icefloe.indexes.sidecars import place_of
 from icefloe.pruning.candidates import Candidate

@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from icefloe.commands.found_rows import SearchedTable, hits_of
+from icefloe.commands.search.found_rows import SearchedTable, hits_of
 from icefloe.errors import StatementError
 from icefloe.indexes.kinds import require
 from icefloe.indexes.sidecars import open_sidecar

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from icefloe.commands.context import Context
-from icefloe.commands.found_rows import SearchedTable
 from icefloe.commands.indexes import index_named
 from icefloe.commands.lost_deletes import with_inline_deletes
-from icefloe.commands.search_text import search_text
-from icefloe.commands.search_vectors import search_vectors
+from icefloe.commands.search.found_rows import SearchedTable
+from icefloe.commands.search.text import search_text
+from icefloe.commands.search.vectors import search_vectors
 from icefloe.errors import StatementError
 from icefloe.indexes.definitions import IndexDefinition
 from icefloe.indexes.kinds import KINDS

@@ -1,0 +1,1 @@
+"""`table.search`: full text and nearest vectors."""
