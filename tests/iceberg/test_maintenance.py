@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -73,17 +75,25 @@ def test_sidecars_of_live_files_survive_the_reference(
     table.sql("DELETE FROM {t} WHERE id = 41")
     table.expect(lambda r: None if r["id"] == 41 else r)
 
+    folder = Path(table.ours.location.removeprefix("file://"))
+    orphan = folder / "data" / "orphan.parquet"
+    orphan.write_bytes(b"an orphan")
+    two_days_ago = (datetime.now(UTC) - timedelta(days=2)).timestamp()
+    for path in folder.rglob("*"):
+        os.utime(path, (two_days_ago, two_days_ago))
     later = datetime.now(UTC) + timedelta(seconds=2)
     table.call("expire_snapshots", f"older_than => TIMESTAMP '{later:%Y-%m-%d %H:%M:%S}'")
-    table.call("remove_orphan_files", f"older_than => TIMESTAMP '{later:%Y-%m-%d %H:%M:%S}'")
+    yesterday = datetime.now(UTC) - timedelta(hours=25)
+    table.call("remove_orphan_files", f"older_than => TIMESTAMP '{yesterday:%Y-%m-%d %H:%M:%S}'")
 
+    assert not orphan.exists()
     [after] = table.ours.indexes().collect()
     assert (after.files, after.files_covered) == (written, listed.files_covered)
     assert table.ours.create_index("by_id", "btree", ["id"]).files_covered == written
     plan = str(table.ours.delete().where("id IN (3, 50, 100)").explain())
     assert "index by_id" in plan
     assert "not used for" not in plan
-    table.sql_ours("DELETE FROM {t} WHERE id IN (3, 50, 100)")
+    table.ours.delete().where("id IN (3, 50, 100)").execute()
     table.expect(lambda r: None if r["id"] in (3, 50, 100) else r)
     table.check()
     assert "is not used" not in caplog.text
