@@ -178,12 +178,16 @@ def statements(lake: Lake, size: Size) -> Iterator[tuple[str, Run]]:
             ),
         )
         for part, rows in (("0.1 %", size.rows // 1000), ("1 %", size.rows // 100)):
-            source = _changes(lake, size, rows).cache()
-            source.count()
-            yield (
-                f"{short} upsert of {part} and a tenth new",
-                lambda t, o=options, s=source: t.upsert(s, ["id"]).with_options(**o).execute(),
-            )
+            frame = _changes(lake, size, rows).cache()
+            frame.count()
+            sources = {"DataFrame": frame}
+            if part == "0.1 %":
+                sources["Arrow"] = frame.toArrow()
+            for kind, source in sources.items():
+                yield (
+                    f"{short} upsert of {part} ({kind})",
+                    lambda t, o=options, s=source: t.upsert(s, ["id"]).with_options(**o).execute(),
+                )
 
 
 def _changes(lake: Lake, size: Size, rows: int) -> DataFrame:

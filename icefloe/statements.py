@@ -122,6 +122,7 @@ class MergeStatement:
     evolves_schema: bool = False
     options: MergeOptions = MergeOptions()
     source_reads_target: bool = False  # by name, in SQL; unknown for DataFrames
+    local: pa.Table | None = field(default=None, repr=False)  # the source's rows, if held here
 
     @property
     def uses_columns(self) -> bool:

@@ -24,7 +24,7 @@ from icefloe.commands.evolve import (
     set_properties,
 )
 from icefloe.commands.indexes import NewIndex, create_index, drop_index, list_indexes
-from icefloe.commands.input_rows import fit_new_rows, fit_rows, source_frame
+from icefloe.commands.input_rows import as_frame, fit_new_rows, fit_rows, source_rows
 from icefloe.commands.lost_deletes import current_state
 from icefloe.commands.replace.partitions_of import partitions_of
 from icefloe.commands.run import flush, insert, run
@@ -208,9 +208,11 @@ class Table:
 
         `on` is a condition over both aliases, a Column, or a list of columns both sides have.
         """
-        frame = source_frame(source, self._state(), self._lake.spark)
+        state = self._state()
+        local = source_rows(source, state)
+        frame = as_frame(source if local is None else local, state, self._lake.spark)
         condition = on if isinstance(on, str | Column) else tuple(on)
-        statement = MergeStatement(frame, condition, target_alias, source_alias)
+        statement = MergeStatement(frame, condition, target_alias, source_alias, local=local)
         return Merge(self._context(), statement)
 
     def upsert(self, source: object, on: Condition | Sequence[str]) -> Merge:

@@ -96,11 +96,11 @@ def fit_rows(rows: object, state: TableState, spark: SparkSession) -> DataFrame:
     return frame.select(*columns)
 
 
-def source_frame(rows: object, state: TableState, spark: SparkSession) -> DataFrame:
-    """Rows of any accepted kind and any columns; dicts get the table's types where they fit."""
+def source_rows(rows: object, state: TableState) -> pa.Table | None:
+    """Rows of any columns that the driver holds; dicts get the table's types where they fit."""
     if isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)):
-        rows = _from_any_dicts(rows, state)
-    return as_frame(rows, state, spark)
+        return _from_any_dicts(rows, state)
+    return _as_arrow(rows, state)
 
 
 def as_frame(rows: object, state: TableState, spark: SparkSession) -> DataFrame:

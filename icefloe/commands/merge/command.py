@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -15,11 +16,12 @@ from icefloe.commands.context import (
     row_report,
 )
 from icefloe.commands.inline_rows import with_inline_changes
-from icefloe.commands.merge.bind import BoundMerge, bind_merge
+from icefloe.commands.merge.bind import BoundClause, BoundMerge, bind_merge
 from icefloe.commands.merge.files import MergeFiles, choose_merge_files
 from icefloe.commands.merge.inline import MergedInlineRows, merge_inline_rows
 from icefloe.commands.merge.join import choose_join, plan_merge
 from icefloe.commands.merge.label import MergeJoin
+from icefloe.commands.merge.local import LocalUpsert, plan_locally
 from icefloe.commands.merge.lookup import MergeLookup, choose_lookup
 from icefloe.commands.merge.rows import MergedRows, MergeRows
 from icefloe.commands.merge.source import pinned_source
@@ -36,7 +38,7 @@ from icefloe.schema.widen import merged_schema
 from icefloe.settings import UpdateMode
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.session import prepare
-from icefloe.statements import MergeStatement, Options, Then, When
+from icefloe.statements import MergeClause, MergeStatement, Options, Then, When
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class _MergePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class MergeCommand(ExplainableCommand[_MergePlan]):
+class MergeCommand(ExplainableCommand[_MergePlan | LocalUpsert]):
     """MERGE."""
 
     statement: MergeStatement
@@ -69,8 +71,16 @@ class MergeCommand(ExplainableCommand[_MergePlan]):
         """How the statement runs."""
         return self.statement.options
 
-    def plan(self, state: TableState, resources: ExitStack) -> _MergePlan:
-        """Pin the source, bind every clause, choose files by the source's keys, choose the join."""
+    def plan(self, state: TableState, resources: ExitStack) -> _MergePlan | LocalUpsert:
+        """Pin the source, bind every clause, choose files by the source's keys, choose the join.
+
+        Spark is not asked where the driver holds the rows of a plain upsert and an index says which
+        rows they replace.
+        """
+        local = plan_locally(self.statement, state, self.context)
+        return self._plan_with_spark(state, resources) if local is None else local
+
+    def _plan_with_spark(self, state: TableState, resources: ExitStack) -> _MergePlan:
         statement, context = self.statement, self.context
         prepare(statement.source.sparkSession)  # a streaming batch comes with a session of its own
         source = resources.enter_context(pinned_source(statement.source))
@@ -99,8 +109,10 @@ class MergeCommand(ExplainableCommand[_MergePlan]):
         plan = replace(plan, reasons=(*plan.reasons, *choice.reasons))
         return _MergePlan(state, updates, bound, files, joined, plan, cut, choice.lookup)
 
-    def explain(self, plan: _MergePlan) -> Plan:
+    def explain(self, plan: _MergePlan | LocalUpsert) -> Plan:
         """The plan, with what the footers of files to rewrite say."""
+        if isinstance(plan, LocalUpsert):
+            return plan.plan
         bound, candidates = plan.bound, plan.files.plan.candidates
         if plan.reads_no_data and plan.lookup is not None:
             read = sum(c.live.size for c in candidates if c.path not in plan.lookup.files)
@@ -109,8 +121,11 @@ class MergeCommand(ExplainableCommand[_MergePlan]):
             return plan.plan
         return with_footers(plan.plan, plan.state, candidates, bound.updated_columns)
 
-    def work(self, plan: _MergePlan, statement_id: str) -> Outcome:
+    def work(self, plan: _MergePlan | LocalUpsert, statement_id: str) -> Outcome:
         """Join, give each row one action, write what the actions ask for."""
+        if isinstance(plan, LocalUpsert):
+            outcome = plan.work(self.statement, statement_id)
+            return replace(outcome, summary=_spark_summary(self.statement.clauses, outcome.report))
         inline = _merged_inline_rows(plan)
         joined = plan.joined.looking_up(plan.lookup).except_inline(inline.source_rows)
         if plan.files.plan.candidates or len(inline.source_rows) < plan.files.facts.rows:
@@ -128,7 +143,7 @@ class MergeCommand(ExplainableCommand[_MergePlan]):
             report,
             changes,
             _conflict_check(plan, self.statement),
-            _spark_summary(plan.bound, report),
+            _spark_summary(plan.bound.clauses, report),
         )
 
 
@@ -154,11 +169,11 @@ def _evolution(statement: MergeStatement, state: TableState) -> MetadataUpdates 
     return MetadataUpdates.new_schema(state, merged) if merged is not None else None
 
 
-def _spark_summary(bound: BoundMerge, result: DmlResult) -> dict[str, str]:
+def _spark_summary(bound: Sequence[BoundClause | MergeClause], result: DmlResult) -> dict[str, str]:
     """The counts under the keys that Iceberg's Spark runtime writes."""
 
     def rows(when: When, then: Then) -> int:
-        clauses = zip(bound.clauses, result.clauses, strict=True)
+        clauses = zip(bound, result.clauses, strict=True)
         return sum(n for clause, n in clauses if (clause.when, clause.then) == (when, then))
 
     counts = {

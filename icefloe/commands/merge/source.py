@@ -297,7 +297,7 @@ def _common_bytes(low: str, high: str) -> int:
 
 def _intervals(lows: pa.ChunkedArray, highs: pa.ChunkedArray) -> tuple[Interval, ...]:
     """Disjoint intervals in ascending order; pairs without values are left out."""
-    pairs = zip(_internal(lows), _internal(highs), strict=True)
+    pairs = zip(internal_values(lows), internal_values(highs), strict=True)
     merged: list[Interval] = []
     for low, high in sorted(pair for pair in pairs if pair[0] is not None):
         if merged and low <= merged[-1][1]:
@@ -307,7 +307,7 @@ def _intervals(lows: pa.ChunkedArray, highs: pa.ChunkedArray) -> tuple[Interval,
     return tuple(merged)
 
 
-def _internal(column: pa.ChunkedArray) -> list[Any]:
+def internal_values(column: pa.ChunkedArray) -> list[Any]:
     """Values as Iceberg stores them: days and microseconds as integers."""
     if pa.types.is_date32(column.type):
         return list(column.cast(pa.int32()).to_pylist())
