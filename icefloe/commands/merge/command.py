@@ -127,7 +127,9 @@ class MergeCommand(ExplainableCommand[_MergePlan | LocalUpsert]):
             outcome = plan.work(self.statement, statement_id)
             return replace(outcome, summary=_spark_summary(self.statement.clauses, outcome.report))
         inline = _merged_inline_rows(plan)
-        joined = plan.joined.looking_up(plan.lookup).except_inline(inline.source_rows)
+        probes = plan.plan.mode is not UpdateMode.MERGE_ON_READ
+        joined = plan.joined.looking_up(plan.lookup, probes=probes)
+        joined = joined.except_inline(inline.source_rows)
         if plan.files.plan.candidates or len(inline.source_rows) < plan.files.facts.rows:
             merged = MergeRows(joined, plan.files.plan, plan.plan.mode, statement_id).run()
         else:  # every source row matches an inline row
