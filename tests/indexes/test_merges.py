@@ -136,6 +136,36 @@ def test_merges_by_key(lake, mode, partition_by, name, always_by_position):
         assert in_utc(found) == in_utc(rows), change
 
 
+HELD = ["long", "date", "timestamp", "decimal"]
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_random_upserts_of_rows_that_the_driver_holds(lake, name, jobs):
+    """Keys that several rows of the table have, NULL keys, and new keys more than once."""
+    key, chosen = KEYS[name], random.Random(name)
+    ddl = f"{key.ddl}, v INT, s STRING"
+    table = lake.create_table("held", ddl, partition_by=["v"] if name == "date" else [])
+    table.create_index("by_key", "btree", key.names)
+    schema = lake.spark.createDataFrame([], ddl).toArrow().schema
+    for start in (0, 60):
+        old = [key.row(n % 90, n % 3, f"old {n}") for n in range(start, start + 60)]
+        table.append(pa.Table.from_pylist([*old, key.row(None, 1)], schema=schema))
+    for step in range(3):
+        numbers = chosen.sample(range(120), 20)
+        source = [key.row(n, chosen.randrange(3), f"new {step}") for n in numbers]
+        source += [
+            key.row(None, 2, f"null {step}"),
+            key.row(1000 + step, 0),
+            key.row(1000 + step, 1),
+        ]
+        expected = expected_rows(live_rows(table), source, key, "upsert")
+        before = jobs()
+        table.upsert(pa.Table.from_pylist(source, schema=schema), key.names).execute()
+        assert jobs() == before
+        assert in_utc(live_rows(table)) == in_utc(expected), step
+        table.delete().where(f"s = 'new {step}' AND v = 1").execute()
+
+
 def shuffled_table(lake: Lake, mode: str, *, indexed: bool = True) -> Table:
     """Eight files whose ids no bounds tell apart, as one append makes them."""
     modes = {f"write.{kind}.mode": mode for kind in ("delete", "update", "merge")}
