@@ -119,16 +119,20 @@ class _Line:
     def __init__(self) -> None:
         self._guard = Lock()
         self._held = False
+        self._turns = 0  # how often it was handed over
         self._waiting: deque[Event] = deque()
 
     def acquire(self, seconds: float) -> bool:
+        """Whether it was got: nobody waits longer than so many seconds for the line to move."""
         with self._guard:
             if not self._held:
                 self._held = True
                 return True
             self._waiting.append(turn := Event())
+            turns = self._turns
         try:
-            turn.wait(seconds)
+            while not turn.wait(seconds) and self._turns != turns:
+                turns = self._turns
         except BaseException:
             if self._leave(turn):
                 self.release()
@@ -138,6 +142,7 @@ class _Line:
     def release(self) -> None:
         with self._guard:
             if self._waiting:
+                self._turns += 1
                 self._waiting.popleft().set()
             else:
                 self._held = False

@@ -254,6 +254,25 @@ def test_a_database_that_stays_locked(store, open_store, table, monkeypatch):
     assert stored_ids(store, table) == [1]
 
 
+def test_many_threads_wait_as_long_as_their_line_moves(tmp_path, monkeypatch):
+    """The last of them longer than for one transaction that keeps the database locked."""
+    monkeypatch.setattr(databases, "BUSY_SECONDS", 1.5)
+    store = InlineStore.of_uri(f"sqlite:///{tmp_path / 'catalog.db'}")
+    store.create()
+
+    def write(_: int) -> float:
+        started = time.monotonic()
+        with store.writing():
+            waited = time.monotonic() - started
+            time.sleep(0.5)
+        return waited
+
+    with ThreadPoolExecutor(6) as pool:
+        waits = list(pool.map(write, range(6)))
+    assert max(waits) > 1.5
+    store.close()
+
+
 def insert_locked(store, table):
     with store.writing(lock=table) as connection:
         insert_in(connection, table, 1)
