@@ -3,6 +3,7 @@
     python -m benchmarks.indexes                       # a smoke test, its times mean nothing
     python -m benchmarks.indexes --size narrow         # 4 million rows of 4 columns in 8 files
     python -m benchmarks.indexes --size narrow-gb      # 35.2 million rows of 8 columns, 1 GiB
+    python -m benchmarks.indexes --size narrow-gb --only mor
     python -m benchmarks.indexes --size wide --appends # only what writing the sidecars costs
 
 Every statement runs on both tables in turn, on the wall clock, and the tables are rolled back
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--size", choices=[*SIZES], default="tiny")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--appends", action="store_true", help="only appends")
+    parser.add_argument("--only", default="", help="statements with this in their name")
     parser.add_argument("--memory", default="4g", help="of Spark's driver")
     options = parser.parse_args()
     size = SIZES[options.size]
@@ -64,7 +66,7 @@ def main() -> None:
     ):
         compare_appends(lake, size, options.repetitions)
         if not options.appends:
-            compare_statements(lake, size, options.repetitions)
+            compare_statements(lake, size, options.repetitions, options.only)
 
 
 @contextmanager
@@ -133,7 +135,7 @@ def _ratio(samples: dict[str, Samples]) -> float:
 # Statements
 
 
-def compare_statements(lake: Lake, size: Size, repetitions: int) -> None:
+def compare_statements(lake: Lake, size: Size, repetitions: int, only: str) -> None:
     """Each statement on a table with the index and on one without."""
     tables = {}
     for name in ("index", "none"):
@@ -153,7 +155,8 @@ def compare_statements(lake: Lake, size: Size, repetitions: int) -> None:
         flush=True,
     )
     for name, run in statements(lake, size):
-        compare(name, run, tables, repetitions)
+        if only in name:
+            compare(name, run, tables, repetitions)
 
 
 def statements(lake: Lake, size: Size) -> Iterator[tuple[str, Run]]:
