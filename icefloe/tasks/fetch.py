@@ -160,9 +160,6 @@ def _read(plan: FetchPlan, file: FileToFetch, positions: Positions) -> Iterator[
 def _read_group(
     plan: FetchPlan, file: FileToFetch, old: OldFile, number: int, positions: Positions
 ) -> Iterator[pa.RecordBatch]:
-    if not plan.schema.names:
-        yield _batch(plan, file, pa.table({}), positions)
-        return
     for start, rows in old.group(number, plan.schema.names):
         low, high = np.searchsorted(positions, [start, start + rows.num_rows])
         if low < high:

@@ -144,7 +144,13 @@ def measure(
     ]
     for i, key in enumerate(keys):
         aggregates += [F.min(key.value).alias(f"min{i}"), F.max(key.value).alias(f"max{i}")]
-    with translate_spark_errors():
+    spark = source.sparkSession
+    # Adaptive planning would store the source in a job of its own, and read it back in the next.
+    with (
+        translate_spark_errors(),
+        spark_conf(spark, "spark.sql.adaptive.enabled", "false"),
+        spark_conf(spark, "spark.sql.shuffle.partitions", "1"),
+    ):
         grouped = source.groupBy(cells.number.alias("cell")) if cells else source.groupBy()
         measured = grouped.agg(*aggregates).toArrow()
     values = []
