@@ -102,8 +102,7 @@ def remove_orphans(
             "Run remove_orphans again."
         )
     nearby = nearby_tables(catalog, table)
-    reachable = ReachableFiles(table.io)
-    referenced = KnownFiles.of(files_of(table, reachable) | nearby.files)
+    referenced = KnownFiles.of(files_of(table) | nearby.files)
     unreferenced = _unreferenced(listed, referenced, nearby)
     home = name_of(state.metadata.location).real
     own = [file for file in unreferenced if _may_be_own(file, home, claimed)]
@@ -114,8 +113,9 @@ def remove_orphans(
     orphans = [file.stored for file in _without_files_of_others(catalog, table, old)]
     too_young = len(own) - len(orphans)
     if sidecars:
-        data = reachable.contents(reachable.manifests(current.metadata.snapshots)).values()
-        unreachable = unreachable_sidecars(current, sidecars, data)
+        reachable = ReachableFiles(table.io)
+        data = reachable.contents(reachable.manifests(current.metadata.snapshots))
+        unreachable = unreachable_sidecars(current, sidecars, data.values())
         orphans += [s for s in unreachable if s.modified is not None and s.modified < cutoff]
     failed = [] if search.dry_run else delete_listed(orphans)
     deleted = [] if search.dry_run else [f for f in orphans if f.location not in set(failed)]

@@ -194,10 +194,10 @@ def folders_of(metadata: TableMetadata) -> list[str]:
     ]
 
 
-def files_of(table: IcebergTable, reachable: ReachableFiles | None = None) -> set[Name]:
+def files_of(table: IcebergTable) -> set[Name]:
     """Every file that a table reaches, its metadata files included."""
-    names = reachable_names(table.metadata, reachable or ReachableFiles(table.io))
-    return names | set(map(name_of, metadata_files(table)))
+    reachable = reachable_names(table.metadata, ReachableFiles(table.io))
+    return reachable | set(map(name_of, metadata_files(table)))
 
 
 def metadata_files(table: IcebergTable) -> list[str]:

@@ -303,21 +303,27 @@ def _attempt(restore: Callable[[V], None], before: V) -> None:
 # -------------------------------------------------------------------------------------------------
 # Temporary settings of a Spark session
 
-_held: Holds[tuple[str, str], str] = Holds()
+_held: Holds[tuple[str, str], str | None] = Holds()
 
 
 def spark_conf(spark: SparkSession, key: str, value: str) -> AbstractContextManager[None]:
     """Set a session's setting while the block runs, which several threads may do at once.
 
-    The first holder saves the value, the last one restores it.
+    The first holder saves the value, the last one restores it; a default is none of the session's.
     """
 
-    def change() -> str:
-        before = str(spark.conf.get(key))
+    def change() -> str | None:
+        before = spark.conf.get(key, None)
         spark.conf.set(key, value)
         return before
 
-    return _held.hold((_identity(spark), key), change, lambda before: spark.conf.set(key, before))
+    def restore(before: str | None) -> None:
+        if before is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, before)
+
+    return _held.hold((_identity(spark), key), change, restore)
 
 
 def _identity(spark: Any) -> str:
