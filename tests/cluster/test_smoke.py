@@ -372,7 +372,7 @@ MANY = [{"id": 7 * i % 4000, "name": f"name-{i}", "v": i / 2} for i in range(400
 
 
 @pytest.mark.requirement("L11", "L12")
-def test_a_btree_index_is_built_used_and_kept_up(table_of, mode, partition_by):
+def test_a_btree_index_is_built_used_and_kept_up(table_of, spark, mode, partition_by):
     table = table_of(SCHEMA, MANY[:2000], mode=mode, partition_by=partition_by)
     built = table.create_index("by_id", "btree", ["id"])
     assert (built.files_covered, built.rows, dict(built.files_skipped)) == (built.files, 2000, {})
@@ -381,12 +381,14 @@ def test_a_btree_index_is_built_used_and_kept_up(table_of, mode, partition_by):
     assert listed.files_covered == listed.files == len(data_files(table))
     expected = {r["id"]: (r["name"], r["v"]) for r in MANY}
 
-    merge = table.upsert(
-        [{"id": 9, "name": "new", "v": 0.0}, {"id": 9000, "name": "x", "v": 1.0}], ["id"]
-    )
+    source = spark.createDataFrame([(9, "new", 0.0), (9000, "x", 1.0)], SCHEMA)
+    merge = table.upsert(source, ["id"])
     assert "index by_id: the source's keys are looked up" in str(merge.explain())
     assert merge.execute().total_affected == 2
     expected |= {9: ("new", 0.0), 9000: ("x", 1.0)}
+    held = table.upsert([{"id": 9001, "name": "y", "v": 2.0}], ["id"]).execute()
+    assert held.total_affected == 1
+    assert table.delete().where("id = 9001").execute().rows_deleted == 1
     assert table.update().set("v", "v + 1").where("id = 21").execute().rows_updated == 1
     expected[21] = (expected[21][0], expected[21][1] + 1)
     assert table.delete().where("id IN (28, 35, 5000)").execute().rows_deleted == 2

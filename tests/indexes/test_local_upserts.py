@@ -25,7 +25,19 @@ KEYS = {
     ),
     "DECIMAL(9,2)": (pa.decimal128(9, 2), lambda n: Decimal(n * 7919 % 5003 - 2000).scaleb(-2)),
 }
-LAYOUTS = [(), ("region",), ("bucket(3, k)",)]
+LAYOUTS: dict[str, tuple[str, ...]] = {
+    "unpartitioned": (),
+    "region": ("region",),
+    "bucket": ("bucket(3, k)",),
+}
+QUICK = [("BIGINT", "region"), ("TIMESTAMP", "unpartitioned")]
+VARIANTS = [
+    pytest.param(
+        kind, layout, id=f"{kind}-{name}", marks=[] if (kind, name) in QUICK else pytest.mark.slow
+    )
+    for kind in KEYS
+    for name, layout in LAYOUTS.items()
+]
 
 
 def arrow(kind: str, numbers: list[int | None], text: str) -> pa.Table:
@@ -49,8 +61,8 @@ def content(table) -> list[tuple]:
 
 
 @pytest.mark.requirement("L12", "X03", "X05")
-@pytest.mark.parametrize("kind", KEYS)
-@pytest.mark.parametrize("partition_by", LAYOUTS, ids=["unpartitioned", "region", "bucket"])
+@pytest.mark.parametrize(("kind", "partition_by"), VARIANTS)
+@pytest.mark.every_variant
 def test_upserts_are_those_of_a_table_without_an_index(table_of, kind, partition_by, jobs):
     """On tables with NULL keys, deletes in two delete files, and files without a match."""
     schema = f"k {kind}, region STRING, v STRING"

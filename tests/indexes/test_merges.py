@@ -53,7 +53,7 @@ KEYS = {
         "k DATE, k2 DECIMAL(9,2), k3 BIGINT", lambda n: (date(2024, 1, 1), Decimal(f"{n}.00"), n)
     ),
 }
-QUICK = ("long", "string", "pair")
+QUICK = ("string", "pair")
 PARAMETERS = [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in KEYS]
 
 

@@ -47,7 +47,7 @@ def many_files(shared_lake) -> Table:
 
 @pytest.mark.parametrize("seed", seeds(1, 6))
 def test_reads_by_the_driver(few_files, seed, jobs):
-    conditions = random_conditions(seed, 250 if seed else 120)
+    conditions = random_conditions(seed, 250 if seed else 60)
     judged = JudgedRows.of(few_files, conditions)
     state, before = few_files._state(), jobs()
     counted = 0
@@ -66,7 +66,7 @@ def test_reads_by_the_driver(few_files, seed, jobs):
 
 @pytest.mark.parametrize("seed", seeds(1, 10))
 def test_reads_by_spark(many_files, seed, always_by_position):
-    candidates = random_conditions(seed, 400)
+    candidates = random_conditions(seed, 400 if seed else 60)
     state = many_files._state()
     conditions = [text for text in candidates if uses_index(many_files, text)][: length_of(seed)]
     assert len(conditions) == length_of(seed)
@@ -94,7 +94,7 @@ def test_updates_and_deletes(lake, mode, partition_by, by_position, seed):
     table = make_indexed(lake, "t", mode, partition_by)
     fill(table, lake)
     chosen = random.Random(seed)
-    pool = random_conditions(seed + 1000, 400)
+    pool = random_conditions(seed + 1000, 400 if seed else 60)
     program = [text for text in pool if uses_index(table, text)][: length_of(seed)]
     assert len(program) == length_of(seed)
     judged = JudgedRows.of(table, program)
