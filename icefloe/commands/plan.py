@@ -80,6 +80,7 @@ class Plan:
     skipped: tuple[SkippedFile, ...]
     files_skipped: int
     manifests_read: int
+    manifests_cached: int  # of those read, the ones that this process had read before
     manifests_skipped: int
     estimated_bytes_read: int
     estimated_bytes_written: int
@@ -146,6 +147,7 @@ def plan_rows(
         skipped=files.skipped,
         files_skipped=files.files_skipped,
         manifests_read=files.manifests_read,
+        manifests_cached=files.manifests_cached,
         manifests_skipped=files.manifests_skipped,
         estimated_bytes_read=sum(f.bytes for f in planned if f.action is not FileAction.DROP),
         estimated_bytes_written=_bytes_written(planned, has_new_versions=bool(assigned)),
@@ -235,7 +237,8 @@ def _lines(plan: Plan) -> list[str]:
         f"  stages {' -> '.join(plan.stages)}",
         *(f"  {reason}" for reason in plan.reasons),
         f"  files  {len(plan.files)} candidates, {plan.files_skipped} skipped "
-        f"({plan.manifests_read} manifests read, {plan.manifests_skipped} skipped)",
+        f"({plan.manifests_read} manifests read, {plan.manifests_cached} of them from the cache, "
+        f"{plan.manifests_skipped} skipped)",
         *([] if plan.inline is None else [f"  inline {plan.inline}"]),
     ]
     lines += [

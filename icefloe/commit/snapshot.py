@@ -11,12 +11,18 @@ from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
     ManifestContent,
-    ManifestEntry,
-    ManifestEntryStatus,
     ManifestFile,
 )
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, UpdateMetrics
 
+from icefloe.commit.manifest_layout import (
+    SizedEntry,
+    is_small,
+    laid_out,
+    live_entries,
+    new_entry,
+    packed,
+)
 from icefloe.errors import ConflictError, UnsupportedTableError
 from icefloe.file_changes import (
     FileChanges,
@@ -33,7 +39,6 @@ from icefloe.metadata.manifests import (
     deleted_entry,
     existing_entry,
     list_manifests,
-    read_entries,
     read_snapshot_files,
 )
 from icefloe.metadata.table_state import TableState
@@ -197,12 +202,15 @@ class SnapshotDraft:
         content: ManifestContent,
         sequence_number: int | None = None,
     ) -> list[ManifestFile]:
-        """One manifest per partition spec."""
-        by_spec: dict[int, list[ManifestEntry]] = {}
+        by_spec: dict[int, list[SizedEntry]] = {}
         for file in files:
             entry = added_entry(file, self.snapshot_id, sequence_number)
-            by_spec.setdefault(file.spec_id, []).append(entry)
-        return [self.write(content, spec_id, entries) for spec_id, entries in by_spec.items()]
+            by_spec.setdefault(file.spec_id, []).append(new_entry(entry))
+        return [
+            manifest
+            for spec_id, entries in by_spec.items()
+            for manifest in self.write(content, spec_id, entries)
+        ]
 
     def _without(
         self, removal: Removal, manifests: Iterable[ManifestFile]
@@ -246,7 +254,7 @@ class SnapshotDraft:
                 after.append(manifest)
                 continue
             rewritten, matches = self._rewrite(manifest, _is_one_of(frozenset(pending)))
-            after.append(rewritten)
+            after.extend(rewritten)
             removed.extend(matches)
             pending -= {file.path for file in matches}
         missing = [file.path for file in removal.data if file.path in pending]
@@ -268,64 +276,74 @@ class SnapshotDraft:
         removed: list[LiveFile] = []
         for manifest in manifests:
             rewritten, matches = self._rewrite(manifest, removes)
-            after.append(rewritten)
+            after.extend(rewritten)
             removed.extend(matches)
         return after, _as_removed(removed)
 
     def _rewrite(
         self, manifest: ManifestFile, removes: Callable[[LiveFile], bool]
-    ) -> tuple[ManifestFile, list[LiveFile]]:
-        entries = [
-            entry
-            for entry in read_entries(self.head.io, manifest)
-            if entry.status != ManifestEntryStatus.DELETED
-        ]
-        files = [as_live_file(entry, manifest) for entry in entries]
+    ) -> tuple[list[ManifestFile], list[LiveFile]]:
+        entries = live_entries(self.head.io, manifest)
+        files = [as_live_file(sized.entry, manifest) for sized in entries]
         matches = [file for file in files if removes(file)]
         if not matches:
-            return manifest, []
+            return [manifest], []
+        gone = {file.path for file in matches}
         marked = [
-            deleted_entry(entry, self.snapshot_id) if removes(file) else existing_entry(entry)
-            for entry, file in zip(entries, files, strict=True)
+            sized.as_(
+                deleted_entry(sized.entry, self.snapshot_id)
+                if file.path in gone
+                else existing_entry(sized.entry)
+            )
+            for sized, file in zip(entries, files, strict=True)
         ]
         return self.write(manifest.content, manifest.partition_spec_id, marked), matches
 
     def _merged(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """Merge small manifests once there are many, so that planning stays quick."""
+        target = self.head.settings.manifest_target_bytes
         settings = self.head.settings
         groups: dict[tuple[ManifestContent, int], list[ManifestFile]] = {}
         for manifest in manifests:
             groups.setdefault((manifest.content, manifest.partition_spec_id), []).append(manifest)
         after: list[ManifestFile] = []
         for (content, spec_id), group in groups.items():
-            old = [m for m in group if m.added_snapshot_id != self.snapshot_id]
-            if not settings.merge_manifests or len(old) < settings.min_manifests_to_merge:
+            small = [
+                m for m in group if m.added_snapshot_id != self.snapshot_id and is_small(m, target)
+            ]
+            if not settings.merge_manifests or len(small) < settings.min_manifests_to_merge:
                 after.extend(group)
                 continue
-            after.extend(m for m in group if m.added_snapshot_id == self.snapshot_id)
-            after.extend(
-                packed[0] if len(packed) == 1 else self._merge(content, spec_id, packed)
-                for packed in _packed(old, settings.manifest_target_bytes)
-            )
+            merged = {m.manifest_path for m in small}
+            after.extend(m for m in group if m.manifest_path not in merged)
+            for group_of_small in packed(small, target):
+                after.extend(
+                    group_of_small
+                    if len(group_of_small) == 1
+                    else self._merge(content, spec_id, group_of_small)
+                )
         return after
 
     def _merge(
         self, content: ManifestContent, spec_id: int, manifests: list[ManifestFile]
-    ) -> ManifestFile:
+    ) -> list[ManifestFile]:
         entries = [
-            existing_entry(entry)
+            sized.as_(existing_entry(sized.entry))
             for manifest in manifests
-            for entry in read_entries(self.head.io, manifest)
-            if entry.status != ManifestEntryStatus.DELETED
+            for sized in live_entries(self.head.io, manifest)
         ]
         return self.write(content, spec_id, entries)
 
     def write(
-        self, content: ManifestContent, spec_id: int, entries: list[ManifestEntry]
-    ) -> ManifestFile:
-        """Write one manifest, under a unique name."""
-        path = self._path(f"{self._attempt}-m{len(self.written)}.avro")
-        return self._writer.write(path, content, spec_id, entries)
+        self, content: ManifestContent, spec_id: int, entries: Iterable[SizedEntry]
+    ) -> list[ManifestFile]:
+        """Write entries as manifests of a good size, under unique names."""
+        written = []
+        for manifest in laid_out(entries, self.head.settings.manifest_target_bytes):
+            path = self._path(f"{self._attempt}-m{len(self.written)}.avro")
+            sorted_entries = [sized.entry for sized in manifest]
+            written.append(self._writer.write(path, content, spec_id, sorted_entries))
+        return written
 
     def _path(self, name: str) -> str:
         path = f"{self.head.metadata_location}/{name}"
@@ -345,18 +363,6 @@ def operation_of(changes: ManifestChanges, removed: RemovedFiles) -> Operation:
 
 def _is_one_of(paths: frozenset[str]) -> Callable[[LiveFile], bool]:
     return lambda file: file.path in paths
-
-
-def _packed(manifests: list[ManifestFile], target_bytes: int) -> list[list[ManifestFile]]:
-    bins: list[list[ManifestFile]] = [[]]
-    size = 0
-    for manifest in manifests:
-        if bins[-1] and size + manifest.manifest_length > target_bytes:
-            bins.append([])
-            size = 0
-        bins[-1].append(manifest)
-        size += manifest.manifest_length
-    return bins
 
 
 def _as_removed(files: list[LiveFile]) -> RemovedFiles:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from math import ceil
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.typedef import Record
 
 from icefloe.commit.catalog import (
     commit_with_retries,
@@ -21,9 +18,10 @@ from icefloe.commit.catalog import (
     swap,
 )
 from icefloe.commit.handover import LostRaceError
+from icefloe.commit.manifest_layout import MOST_ENTRIES, laid_out, live_count, live_entries
 from icefloe.commit.snapshot import ManifestChanges, RemovedFiles, SnapshotDraft
 from icefloe.errors import StorageError
-from icefloe.metadata.manifests import existing_entry, list_manifests, read_entries
+from icefloe.metadata.manifests import existing_entry, list_manifests
 from icefloe.metadata.table_state import TableState, state_of
 from icefloe.results import RewriteManifestsResult
 from icefloe.storage.files import delete_files
@@ -113,13 +111,6 @@ class ClusteredManifests:
         return sum(manifest.existing_files_count or 0 for manifest in self.added)
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    entry: ManifestEntry
-    manifest: str
-    bytes: float  # estimated
-
-
 def cluster_manifests(draft: SnapshotDraft) -> ClusteredManifests:
     """Rewrite the data manifests of the head where that gives fewer or better ones."""
     head = draft.head
@@ -146,55 +137,20 @@ def _rewrite_spec(
 ) -> list[ManifestFile]:
     """Write new manifests for one partition spec; none when the present ones are good."""
     target = draft.head.settings.manifest_target_bytes
-    entries = _sort_by_partition([e for m in manifests for e in _live_entries(draft, m)])
-    min_manifests = max(1, ceil(sum(e.bytes for e in entries) / target))
+    chunks = laid_out([e for m in manifests for e in live_entries(draft.head.io, m)], target)
+    entries = [entry for chunk in chunks for entry in chunk]
     runs = sum(1 for _ in groupby(entries, key=lambda e: e.manifest))
     is_clustered = runs == len({e.manifest for e in entries})
     has_large = any(
-        m.manifest_length > _SPLIT_FACTOR * target and (m.existing_files_count or 2) > 1
+        live_count(m) > 1
+        and (
+            m.manifest_length > _SPLIT_FACTOR * target
+            or live_count(m) > _SPLIT_FACTOR * MOST_ENTRIES
+        )
         for m in manifests
     )
-    if len(manifests) <= min_manifests and is_clustered and not has_large:
+    if len(manifests) <= len(chunks) and is_clustered and not has_large:
         return []
-    return [
-        draft.write(ManifestContent.DATA, spec_id, [existing_entry(e.entry) for e in chunk])
-        for chunk in _chunks(entries, target)
-    ]
-
-
-def _live_entries(draft: SnapshotDraft, manifest: ManifestFile) -> list[_Entry]:
-    entries = read_entries(draft.head.io, manifest)
-    size = manifest.manifest_length / max(1, len(entries))
-    return [
-        _Entry(entry, manifest.manifest_path, size)
-        for entry in entries
-        if entry.status != ManifestEntryStatus.DELETED
-    ]
-
-
-def _sort_by_partition(entries: list[_Entry]) -> list[_Entry]:
-    """Sort by partition value, or by its text when values cannot be compared."""
-    try:
-        return sorted(entries, key=lambda e: _partition_sort_key(e.entry.data_file.partition))
-    except TypeError:
-        return sorted(entries, key=lambda e: repr(e.entry.data_file.partition))
-
-
-def _partition_sort_key(partition: Record) -> list[tuple[int, object]]:
-    values = [partition[i] for i in range(len(partition))]
-    return [
-        (0, 0) if value is None else (2, 0) if value != value else (1, value)  # noqa: PLR0124 - NaN
-        for value in values
-    ]
-
-
-def _chunks(entries: Sequence[_Entry], target: int) -> list[list[_Entry]]:
-    chunks: list[list[_Entry]] = []
-    size = 0.0
-    for entry in entries:
-        if not chunks or size + entry.bytes > target:
-            chunks.append([])
-            size = 0.0
-        chunks[-1].append(entry)
-        size += entry.bytes
-    return chunks
+    return draft.write(
+        ManifestContent.DATA, spec_id, [e.as_(existing_entry(e.entry)) for e in entries]
+    )

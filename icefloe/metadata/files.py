@@ -166,7 +166,8 @@ class SnapshotFiles:
 
     data: tuple[LiveFile, ...] = ()
     deletes: tuple[LiveFile, ...] = ()
-    manifests_read: int = 0
+    manifests_read: int = 0  # those whose entries were looked at
+    manifests_cached: int = 0  # of these, those that this process had read before
     manifests_skipped: int = 0
     files_in_skipped_manifests: int = 0
 

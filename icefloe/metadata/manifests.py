@@ -49,7 +49,9 @@ from pyiceberg.types import StructType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from icefloe.errors import StorageError
+from icefloe.metadata import manifest_cache
 from icefloe.metadata.files import LiveFile, SnapshotFiles
+from icefloe.metadata.manifest_cache import Entries, entries_of
 from icefloe.schema.partition_values import partition_path
 from icefloe.storage.files import new_output, translate_read_errors
 
@@ -78,16 +80,23 @@ def list_manifests(io: FileIO, snapshot: Snapshot) -> tuple[ManifestFile, ...]:
     )
 
 
-def read_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
-    """Every entry of a manifest, deleted ones included, with inherited fields filled in."""
-    entries = read_avro(
-        io.new_input(manifest.manifest_path),
-        MANIFEST_ENTRY_SCHEMAS[_READ_VERSION],
-        {-1: ManifestEntry, 2: DataFile},
-        {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-        manifest.manifest_length,
-    )
-    return [_inherit(entry, manifest) for entry in entries]
+def read_entries(io: FileIO, manifest: ManifestFile) -> Entries:
+    """Every entry of a manifest, deleted ones included, with inherited fields filled in.
+
+    Entries are shared by all callers, who must not change them.
+    """
+
+    def read() -> list[ManifestEntry]:
+        entries = read_avro(
+            io.new_input(manifest.manifest_path),
+            MANIFEST_ENTRY_SCHEMAS[_READ_VERSION],
+            {-1: ManifestEntry, 2: DataFile},
+            {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+            manifest.manifest_length,
+        )
+        return [_inherit(entry, manifest) for entry in entries]
+
+    return entries_of(manifest.manifest_path, manifest.manifest_length, io.properties, read)
 
 
 def read_snapshot_files(
@@ -102,12 +111,14 @@ def read_snapshot_files(
     for manifest in manifests:
         may_match = keep is None or keep.may_match_manifest(manifest)
         (matching if may_match else skipped).append(manifest)
+    cached = sum((m.manifest_path, m.manifest_length) in manifest_cache.manifests for m in matching)
     per_manifest = ExecutorFactory.get_or_create().map(lambda m: live_files(io, m), matching)
     live = [file for files in per_manifest for file in files]
     return SnapshotFiles(
         data=tuple(file for file in live if file.is_data),
         deletes=tuple(file for file in live if not file.is_data),
         manifests_read=len(matching),
+        manifests_cached=cached,
         manifests_skipped=len(skipped),
         files_in_skipped_manifests=sum(
             (m.added_files_count or 0) + (m.existing_files_count or 0)

@@ -55,6 +55,7 @@ class FilePlan:
     skipped: tuple[SkippedFile, ...]
     files_in_skipped_manifests: int
     manifests_read: int
+    manifests_cached: int
     manifests_skipped: int
     files: SnapshotFiles
     notes: tuple[str, ...] = ()  # on the use of indexes, for people
@@ -124,6 +125,7 @@ def choose_files(
         tuple(skipped),
         files.files_in_skipped_manifests,
         files.manifests_read,
+        files.manifests_cached,
         files.manifests_skipped,
         files,
     )

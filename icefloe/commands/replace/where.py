@@ -302,6 +302,7 @@ def explain_partitions(
         ),
         files_skipped=planned.files_kept,
         manifests_read=planned.files.manifests_read,
+        manifests_cached=planned.files.manifests_cached,
         manifests_skipped=planned.files.manifests_skipped,
         estimated_bytes_read=0,
         estimated_bytes_written=0,

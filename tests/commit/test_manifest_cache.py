@@ -1,0 +1,154 @@
+"""Manifests are read once in a process, and never in place of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Thread
+from urllib.parse import urlparse
+
+import pytest
+
+from icefloe import connect
+from icefloe.errors import SetupError, StorageError
+from icefloe.metadata import manifest_cache
+from icefloe.metadata.manifest_cache import ManifestCache, cache_bytes, entries_of
+from icefloe.metadata.manifests import list_manifests, read_entries
+from support.tables import rows
+
+pytestmark = pytest.mark.requirement("T36")
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache():
+    manifest_cache.manifests.clear()
+    yield
+    manifest_cache.manifests.clear()
+
+
+def manifests_of(table):
+    iceberg = table.iceberg
+    return iceberg.io, list_manifests(iceberg.io, iceberg.current_snapshot())
+
+
+def entries_of_three_files(table_of):
+    """Entries of a manifest with three files."""
+    table = table_of("id BIGINT, p INT", partition_by=("p",))
+    table.append([{"id": i, "p": i} for i in range(3)])
+    io, [manifest] = manifests_of(table)
+    return read_entries(io, manifest)
+
+
+def test_the_second_statement_reads_no_manifest_that_the_first_one_read(table_of):
+    table = table_of("id BIGINT, p INT", partition_by=("p",), mode="merge-on-read")
+    for part in range(3):
+        table.append([{"id": part, "p": part}, {"id": part + 10, "p": part}])
+    manifest_cache.manifests.clear()
+
+    plans = [table.delete().where("id = 1").explain() for _ in range(2)]
+
+    assert [(p.manifests_read, p.manifests_cached) for p in plans] == [(3, 0), (3, 3)]
+    assert "3 manifests read, 3 of them from the cache, 0 skipped" in str(plans[1])
+    table.delete().where("id = 1").execute()  # adds a manifest, of a delete file
+    plan = table.delete().where("id = 2").explain()
+    assert (plan.manifests_read, plan.manifests_cached) == (4, 3)
+    assert sorted(rows(table)) == [(0, 0), (2, 2), (10, 0), (11, 1), (12, 2)]
+
+
+def test_a_damaged_manifest_is_an_error_with_its_path_and_is_not_held(table_of):
+    table = table_of("id BIGINT", [{"id": 1}])
+    io, [manifest] = manifests_of(table)
+    path = Path(urlparse(manifest.manifest_path).path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    for _ in range(2):
+        with pytest.raises(StorageError, match=path.name):
+            table.scan()
+    path.write_bytes(whole)
+    assert rows(table) == [(1,)]
+    assert len(read_entries(io, manifest)) == 1
+
+
+def test_a_manifest_of_another_length_is_read_again():
+    reads = []
+
+    def read():
+        reads.append(len(reads))
+        return ()
+
+    for length in (10, 10, 11, 10):
+        entries_of("file:///m.avro", length, {}, read)
+    assert reads == [0, 1]
+
+
+def test_the_least_recently_used_go_first(table_of):
+    entries = entries_of_three_files(table_of)
+    cache = ManifestCache()
+    cache.put("a", 1, entries, 10**9)
+    size = cache.bytes
+    assert size > 3 * 1000
+    limit = 3 * size + 1
+    for name in "bc":
+        cache.put(name, 1, entries, limit)
+    assert cache.get("a", 1) is entries
+    cache.put("d", 1, entries, limit)
+    assert [(name, 1) in cache for name in "abcd"] == [True, False, True, True]
+    cache.put("huge", 1, entries * 4, limit)  # never fits: others stay
+    assert len(cache) == 3
+    cache.put("d", 1, entries, limit)  # twice the same counts once
+    assert (len(cache), cache.bytes) == (3, 3 * size)
+
+
+def test_memory_stays_within_the_limit_while_threads_fill_it(table_of):
+    entries = entries_of_three_files(table_of)
+    cache = ManifestCache()
+    limit = 100_000
+
+    def fill(thread):
+        for number in range(500):
+            cache.put(f"{thread}-{number}", 1, entries, limit)
+            assert cache.bytes <= limit
+            cache.get(f"{thread}-{number - 3}", 1)
+
+    threads = [Thread(target=fill, args=(thread,)) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 0 < cache.bytes <= limit
+    assert cache.bytes == sum(size for _, size in cache._held.values())
+
+
+def test_the_limit_is_a_catalog_property_by_icebergs_name():
+    assert cache_bytes({}) == 256 * 2**20
+    assert cache_bytes({"io.manifest.cache.max-total-bytes": "1000"}) == 1000
+    assert cache_bytes({"io.manifest.cache-enabled": "False"}) == 0
+    with pytest.raises(SetupError, match=r"max-total-bytes must be a number"):
+        cache_bytes({"io.manifest.cache.max-total-bytes": "many"})
+
+
+def test_without_a_cache_every_statement_reads(spark, tmp_path):
+    options = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path / 'catalog.db'}",
+        "warehouse": tmp_path.as_uri(),
+        "io.manifest.cache-enabled": "false",
+    }
+    with connect(spark=spark, **options) as lake:
+        lake.create_namespace("n")
+        table = lake.create_table("n.t", "id BIGINT")
+        table.append([{"id": 1}])
+        for _ in range(2):
+            assert table.delete().where("id = 1").explain().manifests_cached == 0
+    assert len(manifest_cache.manifests) == 0
+
+
+def test_entries_that_callers_share_do_not_change(table_of):
+    """A commit that rewrites a manifest makes entries of its own."""
+    table = table_of("id BIGINT", mode="copy-on-write")
+    table.append([{"id": i} for i in range(3)])
+    io, [manifest] = manifests_of(table)
+    before = [repr(entry) for entry in read_entries(io, manifest)]
+    table.update().set("id", "id + 10").where("id = 1").execute()
+    table.rewrite_manifests()
+    assert [repr(entry) for entry in read_entries(io, manifest)] == before
+    assert sorted(rows(table)) == [(0,), (2,), (11,)]
