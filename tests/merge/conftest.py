@@ -1,11 +1,18 @@
-"""MERGE runs on tables without partitions and with three kinds of them."""
+"""MERGE runs on tables without partitions and with three kinds of them, from two kinds of source.
+
+The driver holds few source rows, Spark keeps many. A test takes one of the two, by its name, and
+both with the slow tests.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from zlib import crc32
 
 import pytest
 from pyspark.sql import SparkSession
+
+from icefloe.commands.merge import command
 
 LAYOUTS = [
     pytest.param((), id="unpartitioned"),
@@ -17,6 +24,8 @@ LAYOUTS = [
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Files whose tables have the columns for it run in all layouts."""
+    if "kept_by" in metafunc.fixturenames:
+        metafunc.parametrize("kept_by", _kept_by(metafunc.definition), indirect=True)
     if "partition_by" in metafunc.fixturenames:
         layouts = LAYOUTS if _has_all_columns(metafunc.module) else LAYOUTS[:2]
         metafunc.parametrize("partition_by", layouts, indirect=True)
@@ -24,6 +33,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _has_all_columns(module: object) -> bool:
     return "ts TIMESTAMP" in getattr(module, "SCHEMA", "")
+
+
+def _kept_by(test: pytest.Item) -> list[object]:
+    marker = test.get_closest_marker("kept_by")
+    if marker is not None:
+        return list(marker.args)
+    first, second = ("driver", "spark") if crc32(test.name.encode()) % 2 else ("spark", "driver")
+    return [first, pytest.param(second, marks=pytest.mark.slow)]
+
+
+@pytest.fixture(autouse=True)
+def kept_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who keeps the rows of small sources."""
+    if request.param == "spark":
+        monkeypatch.setattr(command, "held_rows", lambda _statement: None)
+    return str(request.param)
 
 
 @pytest.fixture

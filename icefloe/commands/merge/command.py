@@ -18,13 +18,14 @@ from icefloe.commands.context import (
 from icefloe.commands.inline_rows import with_inline_changes
 from icefloe.commands.merge.bind import BoundClause, BoundMerge, bind_merge
 from icefloe.commands.merge.files import MergeFiles, choose_merge_files
+from icefloe.commands.merge.held_source import held_rows, held_source
 from icefloe.commands.merge.inline import MergedInlineRows, merge_inline_rows
 from icefloe.commands.merge.join import choose_join, plan_merge
 from icefloe.commands.merge.label import MergeJoin
 from icefloe.commands.merge.local import LocalUpsert, plan_locally
 from icefloe.commands.merge.lookup import MergeLookup, choose_lookup
 from icefloe.commands.merge.rows import MergedRows, MergeRows
-from icefloe.commands.merge.source import pinned_source
+from icefloe.commands.merge.source import MergeSource, pinned_source
 from icefloe.commands.plan import Plan, with_footers
 from icefloe.commit.conflicts import ConflictCheck, MatchedRows
 from icefloe.file_changes import FileChanges, InlineChanges
@@ -49,6 +50,7 @@ class _MergePlan:
     files: MergeFiles
     joined: MergeJoin
     plan: Plan
+    source: MergeSource
     cut: Cut | None = None  # the inline rows that the statement may change
     lookup: MergeLookup | None = None  # finds rows of files by the source's keys
 
@@ -74,21 +76,28 @@ class MergeCommand(ExplainableCommand[_MergePlan | LocalUpsert]):
     def plan(self, state: TableState, resources: ExitStack) -> _MergePlan | LocalUpsert:
         """Pin the source, bind every clause, choose files by the source's keys, choose the join.
 
-        Spark is not asked where the driver holds the rows of a plain upsert and an index says which
-        rows they replace.
+        Spark joins nothing where the driver holds the rows of a plain upsert and an index says
+        which rows they replace.
         """
-        local = plan_locally(self.statement, state, self.context)
-        return self._plan_with_spark(state, resources) if local is None else local
-
-    def _plan_with_spark(self, state: TableState, resources: ExitStack) -> _MergePlan:
         statement, context = self.statement, self.context
         prepare(statement.source.sparkSession)  # a streaming batch comes with a session of its own
-        source = resources.enter_context(pinned_source(statement.source))
+        rows = held_rows(statement)
+        if rows is None:
+            source: MergeSource = resources.enter_context(pinned_source(statement.source))
+        else:
+            local = plan_locally(statement, rows, state, context)
+            if local is not None:
+                return local
+            source = held_source(statement, rows, context.spark)
+        return self._plan_with_spark(source, state)
+
+    def _plan_with_spark(self, source: MergeSource, state: TableState) -> _MergePlan:
+        statement, context = self.statement, self.context
         updates = _evolution(statement, state) if statement.evolves_schema else None
         before = {field.name for field in state.schema.fields}
         state = updates.applied(state) if updates else state
         added = [field.name for field in state.schema.fields if field.name not in before]
-        bound = bind_merge(statement, source, state, context.spark, context.resolve, added)
+        bound = bind_merge(statement, source.frame, state, context.spark, context.resolve, added)
         reads_other_rows = bound.has_subquery or statement.source_reads_target
         if state.has_inline_tier and (updates or reads_other_rows):
             raise NeedsFlushError
@@ -98,7 +107,7 @@ class MergeCommand(ExplainableCommand[_MergePlan | LocalUpsert]):
         join = choose_join(statement, files, context.spark, unpartitioned=unpartitioned)
         joined = MergeJoin(
             Scan.of(context.spark, state, files.plan.candidates),
-            source,
+            source.frame,
             bound,
             join,
             statement.options.duplicates,
@@ -107,7 +116,7 @@ class MergeCommand(ExplainableCommand[_MergePlan | LocalUpsert]):
         plan = plan_merge(statement, bound, state, files, join)
         choice = choose_lookup(statement, bound, joined.scan, files, join)
         plan = replace(plan, reasons=(*plan.reasons, *choice.reasons))
-        return _MergePlan(state, updates, bound, files, joined, plan, cut, choice.lookup)
+        return _MergePlan(state, updates, bound, files, joined, plan, source, cut, choice.lookup)
 
     def explain(self, plan: _MergePlan | LocalUpsert) -> Plan:
         """The plan, with what the footers of files to rewrite say."""
@@ -127,8 +136,11 @@ class MergeCommand(ExplainableCommand[_MergePlan | LocalUpsert]):
             outcome = plan.work(self.statement, statement_id)
             return replace(outcome, summary=_spark_summary(self.statement.clauses, outcome.report))
         inline = _merged_inline_rows(plan)
-        probes = plan.plan.mode is not UpdateMode.MERGE_ON_READ
-        joined = plan.joined.looking_up(plan.lookup, probes=probes)
+        joined = plan.joined
+        if plan.lookup is not None:
+            lookup = replace(plan.lookup, values=plan.source.key_values(plan.lookup.keys))
+            probes = plan.plan.mode is not UpdateMode.MERGE_ON_READ
+            joined = joined.looking_up(lookup, probes=probes)
         joined = joined.except_inline(inline.source_rows)
         if plan.files.plan.candidates or len(inline.source_rows) < plan.files.facts.rows:
             merged = MergeRows(joined, plan.files.plan, plan.plan.mode, statement_id).run()

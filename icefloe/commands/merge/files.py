@@ -11,16 +11,13 @@ from dataclasses import dataclass, replace
 
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.transforms import Transform, TruncateTransform
-from pyspark.sql import DataFrame
 
 from icefloe.commands.merge.bind import BoundMerge
 from icefloe.commands.merge.source import (
+    MergeSource,
     SourceFacts,
     SourceKey,
-    choose_cells,
     comparable_keys,
-    measure,
-    partition_values,
     range_expression,
 )
 from icefloe.metadata.table_state import TableState
@@ -48,14 +45,14 @@ class MergeFiles:
 
 
 def choose_merge_files(
-    bound: BoundMerge, source: DataFrame, state: TableState, options: MergeOptions
+    bound: BoundMerge, source: MergeSource, state: TableState, options: MergeOptions
 ) -> MergeFiles:
     """Measure the source and choose files by its keys."""
     keys = comparable_keys(bound.keys, state.schema, bound.sides)
     needed = [key.source for key in bound.keys] or bound.sides.source.names
     reason = _why_not_pruned(bound, options)
     if reason:
-        return _unpruned(bound, state, measure(source, (), needed), reason)
+        return _unpruned(bound, state, source.measure((), needed), reason)
     return _Chooser(bound, source, state, options, keys, needed).choose()
 
 
@@ -80,7 +77,7 @@ def _unpruned(bound: BoundMerge, state: TableState, facts: SourceFacts, reason: 
 @dataclass(frozen=True, slots=True)
 class _Chooser:
     bound: BoundMerge
-    source: DataFrame
+    source: MergeSource
     state: TableState
     options: MergeOptions
     keys: tuple[SourceKey, ...]
@@ -90,7 +87,7 @@ class _Chooser:
         first = self._matcher(self._ranges_for_manifests(), {})
         plan = choose_files(self.state, self._with_by_source(first))
         files = [candidate.live.file for candidate in plan.candidates]
-        facts = measure(self.source, self.keys, self.needed, choose_cells(self.keys, files))
+        facts = self.source.measure(self.keys, self.needed, files)
         if not facts.rows and not self.bound.numbered(When.NOT_MATCHED_BY_SOURCE):
             nothing = FileMatcher(NEVER, self.state.schema, self.state.metadata.specs())
             plan = replace(plan, candidates=())
@@ -111,10 +108,10 @@ class _Chooser:
         )
 
     def _ranges_for_manifests(self) -> dict[SourceKey, KeyValues]:
-        """Ranges of the keys, where the table has so many files that skipping manifests pays."""
-        if _files_listed(self.state) <= _MANY_FILES:
+        """Ranges of the keys, where skipping manifests by them costs less than it saves."""
+        if not self.source.is_held and _files_listed(self.state) <= _MANY_FILES:
             return {}
-        facts = measure(self.source, self.keys, self.needed)
+        facts = self.source.measure(self.keys, self.needed)
         return dict(zip(self.keys, facts.keys, strict=True))
 
     def _matcher(
@@ -135,7 +132,7 @@ class _Chooser:
         count, within_limit = 0, True
         limit = self.options.dpp_max_partitions
         for spec_id, spec in self.state.metadata.specs().items():
-            values, spec_count = partition_values(self.source, keys, spec, self.state.schema, limit)
+            values, spec_count = self.source.partition_values(keys, spec, self.state.schema, limit)
             if values is not None:
                 by_spec[spec_id] = values
             if spec_id == self.state.metadata.default_spec_id:

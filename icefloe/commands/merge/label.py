@@ -98,17 +98,15 @@ class MergeJoin:
             *(alone._new_value(name).alias(name) for name in names),
         )
 
-    def looking_up(self, lookup: MergeLookup | None, *, probes: bool) -> MergeJoin:
+    def looking_up(self, lookup: MergeLookup, *, probes: bool) -> MergeJoin:
         """The same join, where an index finds rows of the table by the source's keys.
 
         They are few: without `probes` they are joined to the source once.
         """
-        if lookup is None:
-            return self
         join = self.join
         if join.shape is JoinShape.PROBE and not probes:
             join = replace(join, shape=JoinShape.RIGHT, broadcast=False)
-        return replace(self, lookup=lookup.with_values_of(self.source), join=join)
+        return replace(self, lookup=lookup, join=join)
 
     def except_inline(self, source_rows: pa.Array) -> MergeJoin:
         """The same join, where source rows with these numbers are not inserted."""

@@ -1,4 +1,4 @@
-"""An upsert of few rows that the driver holds, by an index of their key: no Spark job.
+"""An upsert of few rows that the driver holds, by an index of their key: Spark joins nothing.
 
 Every source row is written, as an update or as an insert, and sidecars have the positions of the
 rows that updates replace. The driver looks these up and writes the rows; no data file is read.
@@ -18,8 +18,9 @@ from pyroaring import BitMap64
 
 from icefloe.commands.context import Context, Outcome, row_report
 from icefloe.commands.input_rows import as_schema
+from icefloe.commands.merge.held_source import intervals
 from icefloe.commands.merge.keys import match_name
-from icefloe.commands.merge.source import SourceKey, internal_values, range_expression
+from icefloe.commands.merge.source import SourceKey, range_expression
 from icefloe.commands.plan import Plan, plan_rows
 from icefloe.commands.row_changes import file_changes
 from icefloe.commit.conflicts import ConflictCheck, MatchedRows
@@ -31,7 +32,7 @@ from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate, FilePlan, choose_files
 from icefloe.pruning.comparisons import FilePredicate
 from icefloe.pruning.file_matcher import FileMatcher
-from icefloe.pruning.source_matcher import Interval, KeyValues, SourceMatcher
+from icefloe.pruning.source_matcher import KeyValues, SourceMatcher
 from icefloe.results import RowCounts
 from icefloe.scan.scan import Scan
 from icefloe.schema.to_spark import spark_schema
@@ -43,7 +44,6 @@ from icefloe.tasks.index_codes import EXACT, Coder, Codes, code_class, encode
 from icefloe.tasks.messages import Positions
 from icefloe.tasks.sidecars import DamagedSidecarError, combined
 from icefloe.writing.local_rows import (
-    MOST_BYTES,
     has_local_layout,
     has_types,
     in_schema_order,
@@ -53,13 +53,11 @@ from icefloe.writing.rewrite import RewriteResult, row_count_mismatch
 
 log = logging.getLogger("icefloe")
 
-_MOST_ROWS = 50_000
 _MOST_FILES = 256
 _THREADS = 16
 _BATCH_BYTES = 12 * BATCH_ROWS  # of a sidecar that the look-up of one key reads
 # Of sidecars that the driver reads: on a disk of this machine, and elsewhere.
 _MOST_LOCAL_BYTES, _MOST_REMOTE_BYTES = 2**30, 32 * 2**20
-_MOST_INTERVALS = 4096
 _SHOWN_KEYS = 5
 
 
@@ -96,17 +94,17 @@ class LocalUpsert:
 
 
 def plan_locally(
-    statement: MergeStatement, state: TableState, context: Context
+    statement: MergeStatement, rows: pa.Table, state: TableState, context: Context
 ) -> LocalUpsert | None:
     """Plan an upsert without Spark; None where only Spark can run it, or says what is wrong."""
-    upsert = _upsert_of(statement, state)
-    if upsert is None or statement.local is None:
+    upsert = _upsert_of(statement, rows, state)
+    if upsert is None:
         return None
     definition, key = upsert
-    keys = _Keys.of(statement.local.column(key.source))
+    keys = _Keys.of(rows.column(key.source))
     if not len(keys.codes):
         return None
-    matcher = _matcher(key, statement.local, state)
+    matcher = _matcher(key, rows, state)
     files = choose_files(state, matcher)
     candidates = files.candidates
     if not _may_be_read(state, definition, candidates, len(keys.codes)):
@@ -117,17 +115,17 @@ def plan_locally(
         return None
     hits = {path: as_bitmap(positions) for path, (_, positions) in matches.items()}
     numbers = np.concatenate([np.empty(0, np.int64), *(found for found, _ in matches.values())])
-    _refuse_double_matches(keys, numbers, statement.local.column(key.source))
-    is_inserted = np.ones(statement.local.num_rows, bool)
+    _refuse_double_matches(keys, numbers, rows.column(key.source))
+    is_inserted = np.ones(rows.num_rows, bool)
     is_inserted[keys.first[numbers]] = False
-    plan = _plan(statement, state, files, definition)
+    plan = _plan(statement, rows, state, files, definition)
 
     def matches_any_at(positions: Mapping[str, BitMap64]) -> bool:
         return any(hits.get(path, BitMap64()) & rows for path, rows in positions.items())
 
     matched = MatchedRows({c.path: c.live for c in candidates}, matches_any_at)
     return LocalUpsert(
-        as_schema(in_schema_order(statement.local, state.schema), state.schema),
+        as_schema(in_schema_order(rows, state.schema), state.schema),
         keys.first[numbers],
         np.flatnonzero(is_inserted),
         {path: rows for path, rows in hits.items() if rows},
@@ -143,12 +141,10 @@ def plan_locally(
 
 
 def _upsert_of(
-    statement: MergeStatement, state: TableState
+    statement: MergeStatement, rows: pa.Table, state: TableState
 ) -> tuple[IndexDefinition, SourceKey] | None:
-    """The index and the key of a plain upsert of few rows in the table's types."""
-    rows, options = statement.local, statement.options
-    if rows is None or rows.num_rows > _MOST_ROWS or rows.nbytes > MOST_BYTES:
-        return None
+    """The index and the key of a plain upsert of rows in the table's types."""
+    options = statement.options
     mode = options.mode or state.settings.mode(UpdateKind.MERGE)
     is_plain = (
         mode is UpdateMode.MERGE_ON_READ
@@ -206,27 +202,25 @@ def _may_be_read(
 
 def _matcher(key: SourceKey, rows: pa.Table, state: TableState) -> SourceMatcher:
     """Match files by the ranges of the keys."""
-    values = sorted(v for v in set(internal_values(rows.column(key.source))) if v is not None)
-    size = -(-len(values) // _MOST_INTERVALS)
-    intervals: tuple[Interval, ...] = tuple(
-        (values[start], values[min(start + size, len(values)) - 1])
-        for start in range(0, len(values), size)
-    )
-    ranges = KeyValues(key.field_id, key.type, intervals)
+    ranges = KeyValues(key.field_id, key.type, intervals(combined(rows.column(key.source))))
     required = FilePredicate(range_expression([key], [ranges]), None)
     matcher = FileMatcher(required, state.schema, state.metadata.specs())
     return SourceMatcher(matcher, {}, (ranges,))
 
 
 def _plan(
-    statement: MergeStatement, state: TableState, files: FilePlan, definition: IndexDefinition
+    statement: MergeStatement,
+    rows: pa.Table,
+    state: TableState,
+    files: FilePlan,
+    definition: IndexDefinition,
 ) -> Plan:
     names = [field.name for field in state.schema.fields]
     plan = plan_rows(UpdateKind.MERGE, statement.options, state, files, names)
     [on] = statement.on if isinstance(statement.on, tuple) else [""]
     reason = (
         f"index {definition.name}: the driver looks the source's keys up and writes its rows; no "
-        "Spark job, no data file is read"
+        "data file is read"
     )
     return replace(
         plan,
@@ -234,7 +228,7 @@ def _plan(
         reasons=(*plan.reasons, reason),
         join="index",
         clauses=tuple(map(str, statement.clauses)),
-        source_rows=None if statement.local is None else statement.local.num_rows,
+        source_rows=rows.num_rows,
         estimated_bytes_read=0,
     )
 

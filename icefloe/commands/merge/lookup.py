@@ -7,7 +7,7 @@ of them. Where only the key is needed of these rows, no data file is read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 
 import pyarrow as pa
@@ -25,7 +25,6 @@ from icefloe.scan.fetch import KeyLookup
 from icefloe.scan.scan import Scan
 from icefloe.spark import columns
 from icefloe.spark.columns import quote
-from icefloe.spark.errors import translate_spark_errors
 from icefloe.statements import Expression, MergeStatement, Then
 
 _MOST_KEYS = 25  # where the source has more than one row in so many of the table's, it is read
@@ -44,16 +43,6 @@ class MergeLookup:
     named: frozenset[str]  # columns of the table that the statement's expressions may name
     bound: BoundMerge
     values: tuple[pa.Array, ...] = ()  # of the source, by key
-
-    def with_values_of(self, source: DataFrame) -> MergeLookup:
-        """The same with the source's keys, except NULLs: they match nothing."""
-        names = [f"k{i}" for i in range(len(self.keys))]
-        with translate_spark_errors():
-            rows = source.select(
-                *(key.value.alias(name) for key, name in zip(self.keys, names, strict=True))
-            )
-            table = rows.filter(" AND ".join(f"{name} IS NOT NULL" for name in names)).toArrow()
-        return replace(self, values=tuple(column.combine_chunks() for column in table.columns))
 
     def rows(self, scan: Scan, names: Sequence[str]) -> DataFrame:
         """Rows that may match, with the columns that new values of `names` and the join need."""

@@ -1,5 +1,6 @@
-"""The source of a MERGE: pinned, and measured before the table is read.
+"""The source of a MERGE: the same rows for the whole statement, measured before the table is read.
 
+Here Spark keeps and measures the rows; `held_source` has sources whose few rows the driver holds.
 Measuring aggregates only: rows stay in Spark. The first job also persists the source, which is
 read several times and must be the same each time.
 """
@@ -7,11 +8,11 @@ read several times and must be the same each time.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyiceberg.expressions import (
@@ -117,6 +118,101 @@ class SourceFacts:
     keys: tuple[KeyValues, ...]  # in the order of the keys; no interval: all values are NULL
 
 
+class MergeSource(Protocol):
+    """A source whose rows are the same each time they are read."""
+
+    @property
+    def frame(self) -> DataFrame:
+        """The rows, with their numbers."""
+        ...
+
+    @property
+    def is_held(self) -> bool:
+        """Whether measuring takes no Spark job."""
+        ...
+
+    def measure(
+        self, keys: Sequence[SourceKey], needed: Sequence[str], files: Sequence[DataFile] = ()
+    ) -> SourceFacts:
+        """Count the source and find the ranges of its keys.
+
+        `needed` are the columns that probing the table uses, for their size; `files` the data
+        files that the ranges shall tell apart.
+        """
+        ...
+
+    def partition_values(
+        self,
+        keys: Mapping[SourceKey, KeyValues],
+        spec: PartitionSpec,
+        schema: Schema,
+        limit: int,
+    ) -> tuple[PartitionValues | None, int]:
+        """The partitions of `spec` that source rows can match, by their keys, and how many.
+
+        None where no key is a source column of the spec, or where there are more than `limit`.
+        """
+        ...
+
+    def key_values(self, keys: Sequence[SourceKey]) -> tuple[pa.Array, ...]:
+        """The values of keys, one array for each; rows with a NULL are left out."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSource:
+    """A source that Spark keeps."""
+
+    frame: DataFrame
+
+    @property
+    def is_held(self) -> bool:
+        """Whether measuring takes no Spark job."""
+        return False
+
+    def measure(
+        self, keys: Sequence[SourceKey], needed: Sequence[str], files: Sequence[DataFile] = ()
+    ) -> SourceFacts:
+        """Count the source and find the ranges of its keys, in one job."""
+        return _measure(self.frame, keys, needed, choose_cells(keys, files))
+
+    def partition_values(
+        self,
+        keys: Mapping[SourceKey, KeyValues],
+        spec: PartitionSpec,
+        schema: Schema,
+        limit: int,
+    ) -> tuple[PartitionValues | None, int]:
+        """The partitions that source rows can match, in a job or two."""
+        by_id = {key.field_id: key for key in keys}
+        positions = determined_fields(keys, spec)
+        if not positions:
+            return None, 0
+        determined = PartitionSpec(*(spec.fields[i] for i in positions))
+        used = [by_id[field.source_id] for field in determined.fields]
+        with translate_spark_errors():
+            rows = self.frame.select(*(key.value.alias(key.name) for key in dict.fromkeys(used)))
+            for key in used:
+                rows = rows.filter(quoted(key.name).isNotNull())
+            values = partition_columns(determined, schema)
+            distinct = rows.select(*(v.alias(f"p{i}") for i, v in enumerate(values))).distinct()
+            table = distinct.limit(limit + 1).toArrow()
+            if table.num_rows > limit:
+                return None, distinct.count()
+        tuples = zip(*(column.to_pylist() for column in table.columns), strict=True)
+        return partitions_of_spec(tuples, positions, spec, schema), table.num_rows
+
+    def key_values(self, keys: Sequence[SourceKey]) -> tuple[pa.Array, ...]:
+        """The values of keys; rows with a NULL are left out."""
+        names = [f"k{i}" for i in range(len(keys))]
+        with translate_spark_errors():
+            rows = self.frame.select(
+                *(key.value.alias(name) for key, name in zip(keys, names, strict=True))
+            )
+            table = rows.filter(" AND ".join(f"{name} IS NOT NULL" for name in names)).toArrow()
+        return tuple(column.combine_chunks() for column in table.columns)
+
+
 def comparable_keys(
     keys: Sequence[MergeKey], schema: Schema, sides: MergeSides
 ) -> tuple[SourceKey, ...]:
@@ -129,14 +225,10 @@ def comparable_keys(
     return tuple(comparable)
 
 
-def measure(
-    source: DataFrame, keys: Sequence[SourceKey], needed: Sequence[str], cells: Cells | None = None
+def _measure(
+    source: DataFrame, keys: Sequence[SourceKey], needed: Sequence[str], cells: Cells | None
 ) -> SourceFacts:
-    """Count the source and find the ranges of its keys, in one job.
-
-    `needed` are the source columns that probing the table uses, for their size. The key of `cells`
-    is described by intervals with gaps in between, every other key by one interval.
-    """
+    """The key of `cells` is described by intervals with gaps, every other key by one interval."""
     aggregates = [
         F.count(F.lit(1)).alias("rows"),
         _size(source, source.columns).alias("bytes"),
@@ -198,40 +290,27 @@ def choose_cells(keys: Sequence[SourceKey], files: Sequence[DataFile]) -> Cells 
     return best[1] if best else None
 
 
-def partition_values(
-    source: DataFrame,
-    keys: Mapping[SourceKey, KeyValues],
-    spec: PartitionSpec,
-    schema: Schema,
-    limit: int,
-) -> tuple[PartitionValues | None, int]:
-    """The partitions of `spec` that source rows can match, by their keys, and how many.
-
-    None where no key is a source column of the spec, or where there are more than `limit`.
-    """
-    by_id = {key.field_id: key for key in keys}
-    positions = tuple(
+def determined_fields(keys: Mapping[SourceKey, KeyValues], spec: PartitionSpec) -> tuple[int, ...]:
+    """The positions of the fields of a spec that have a value for every source row's keys."""
+    by_id = {key.field_id: values for key, values in keys.items()}
+    return tuple(
         i
         for i, field in enumerate(spec.fields)
-        if field.source_id in by_id and _determines(field, keys[by_id[field.source_id]])
+        if field.source_id in by_id and _determines(field, by_id[field.source_id])
     )
-    if not positions:
-        return None, 0
+
+
+def partitions_of_spec(
+    tuples: Iterable[tuple[object, ...]],
+    positions: tuple[int, ...],
+    spec: PartitionSpec,
+    schema: Schema,
+) -> PartitionValues:
+    """Values of the fields at some positions of a spec, as manifests have them."""
     determined = PartitionSpec(*(spec.fields[i] for i in positions))
-    used = [by_id[field.source_id] for field in determined.fields]
-    with translate_spark_errors():
-        rows = source.select(*(key.value.alias(key.name) for key in dict.fromkeys(used)))
-        for key in used:
-            rows = rows.filter(quoted(key.name).isNotNull())
-        values = partition_columns(determined, schema)
-        distinct = rows.select(*(v.alias(f"p{i}") for i, v in enumerate(values))).distinct()
-        table = distinct.limit(limit + 1).toArrow()
-        if table.num_rows > limit:
-            return None, distinct.count()
-    tuples = zip(*(column.to_pylist() for column in table.columns), strict=True)
     records = (to_record(values, determined, schema) for values in tuples)
     partitions = frozenset(tuple(record[i] for i in range(len(positions))) for record in records)
-    return PartitionValues(positions, len(spec.fields), partitions), len(partitions)
+    return PartitionValues(positions, len(spec.fields), partitions)
 
 
 def _determines(field: PartitionField, values: KeyValues) -> bool:
@@ -344,14 +423,14 @@ _BATCH_ROWS = "spark.sql.inMemoryColumnarStorage.batchSize"
 
 
 @contextmanager
-def pinned_source(source: DataFrame) -> Iterator[DataFrame]:
+def pinned_source(source: DataFrame) -> Iterator[SparkSource]:
     """The source with its rows numbered, persisted by Spark."""
     # Spark caches equal plans once and drops them for all users: a unique condition avoids that.
     own = source.filter(F.lit(uuid.uuid4().hex).isNotNull())
     with persisted(
         own.select("*", F.monotonically_increasing_id().alias(columns.SOURCE_ROW))
     ) as rows:
-        yield rows
+        yield SparkSource(rows)
 
 
 @contextmanager
