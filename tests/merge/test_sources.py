@@ -187,10 +187,10 @@ def test_two_pinned_sources_of_one_frame_are_independent(spark):
     unstable = F.udf(lambda _: random.random(), "double").asNondeterministic()
     frame = spark.range(3).select("id", unstable("id").alias("r"))
     with pinned_source(frame) as first:
-        before = first.collect()
+        before = first.frame.collect()
         with pinned_source(frame) as second:
-            assert second.count() == 3
-        assert first.collect() == before
+            assert second.frame.count() == 3
+        assert first.frame.collect() == before
 
 
 class FrameThatRecordsItsStorage:

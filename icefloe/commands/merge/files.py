@@ -84,13 +84,12 @@ class _Chooser:
     needed: Sequence[str]
 
     def choose(self) -> MergeFiles:
-        first = self._matcher(self._ranges_for_manifests(), {})
-        plan = choose_files(self.state, self._with_by_source(first))
-        files = [candidate.live.file for candidate in plan.candidates]
+        plan = None if self.source.is_held else self._plan_without_values()
+        files = [candidate.live.file for candidate in plan.candidates] if plan else []
         facts = self.source.measure(self.keys, self.needed, files)
         if not facts.rows and not self.bound.numbered(When.NOT_MATCHED_BY_SOURCE):
             nothing = FileMatcher(NEVER, self.state.schema, self.state.metadata.specs())
-            plan = replace(plan, candidates=())
+            plan = replace(plan or choose_files(self.state, nothing), candidates=())
             return MergeFiles(plan, nothing, facts, (), False, 0, ("the source has no rows",))
         values = dict(zip(self.keys, facts.keys, strict=True))
         partitions, count, within_limit = self._partitions(values)
@@ -98,7 +97,7 @@ class _Chooser:
         matcher = self._matcher(usable, partitions)
         complete = self._with_by_source(matcher)
         return MergeFiles(
-            narrowed(plan, complete),
+            narrowed(plan, complete) if plan else choose_files(self.state, complete),
             complete,
             facts,
             matcher.keys if complete is matcher else (),
@@ -107,9 +106,14 @@ class _Chooser:
             tuple(self._reasons(partitions, count)),
         )
 
+    def _plan_without_values(self) -> FilePlan:
+        """The files by the rest of the condition, whose bounds tell which values to measure."""
+        first = self._matcher(self._ranges_for_manifests(), {})
+        return choose_files(self.state, self._with_by_source(first))
+
     def _ranges_for_manifests(self) -> dict[SourceKey, KeyValues]:
-        """Ranges of the keys, where skipping manifests by them costs less than it saves."""
-        if not self.source.is_held and _files_listed(self.state) <= _MANY_FILES:
+        """Ranges of the keys, where the table has so many files that skipping manifests pays."""
+        if _files_listed(self.state) <= _MANY_FILES:
             return {}
         facts = self.source.measure(self.keys, self.needed)
         return dict(zip(self.keys, facts.keys, strict=True))
