@@ -51,6 +51,7 @@ class Samples:
     seconds: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
     bytes_read: list[int] = field(default_factory=list)
+    failure: str | None = None
 
     @property
     def best(self) -> float:
@@ -242,12 +243,15 @@ class _Runner:
         answers: dict[str, object] = {}
         for _ in range(1 + self.repetitions):
             for engine, table in tables.items():
+                if samples[engine].failure is not None:
+                    continue
                 before = table.snapshot_id
                 answer = _timed(actions[engine], samples[engine])
                 if case.changes:
                     answer = table.snapshot_id != before
                     table.rollback(snapshot_id=before)
-                answers[engine] = answer
+                if samples[engine].failure is None:
+                    answers[engine] = answer
         if len(set(map(str, answers.values()))) > 1:
             raise AssertionError(f"{title}: the engines answer {answers}")
         print(f"{title} {size}: " + _line(samples), flush=True)
@@ -262,7 +266,11 @@ def _timed(action: Action, samples: Samples) -> object:
     process = psutil.Process()
     before, cpu = io_of_tree(process), _cpu_of_tree(process)
     started = time.perf_counter()
-    answer = action()
+    try:
+        answer = action()
+    except Exception as error:  # out of memory, which is a result
+        samples.failure = str(error).strip().partition("\n")[0][:120]
+        return None
     samples.seconds.append(round(time.perf_counter() - started, 4))
     samples.cpu_seconds.append(round(_cpu_of_tree(process) - cpu, 3))
     samples.bytes_read.append(
@@ -288,7 +296,9 @@ def _cpu_of_tree(process: psutil.Process) -> float:
 
 def _line(samples: dict[str, Samples]) -> str:
     parts = [
-        f"{engine} first {each.seconds[0]:.2f} s, then {each.best:.2f} s "
+        f"{engine} failed: {each.failure}"
+        if each.failure is not None
+        else f"{engine} first {each.seconds[0]:.2f} s, then {each.best:.2f} s "
         f"(cpu {statistics.median(each.cpu_seconds):.2f} s, "
         f"{statistics.median(each.bytes_read) / 2**20:.1f} MiB)"
         for engine, each in samples.items()
@@ -301,7 +311,7 @@ def _report(results: dict[str, dict[str, dict[int, Samples]]], engines: Sequence
     for title, by_engine in results.items():
         print(f"\n{title}")
         for engine in engines:
-            of_size = by_engine.get(engine, {})
+            of_size = {n: s for n, s in by_engine.get(engine, {}).items() if s.seconds}
             if not of_size:
                 continue
             shown = "  ".join(f"{size}: {s.best:7.3f} s" for size, s in of_size.items())
