@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 
 import icefloe
 from icefloe import Lake, Table
+from icefloe.commands import update_delete
+from icefloe.commands.merge import local
 from support.postgresql import running_server
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -92,6 +94,34 @@ def postgresql_server() -> Iterator[str]:
 def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
     with icefloe.connect(tmp_path / "lake", spark=spark) as opened:
         yield opened
+
+
+# Folders whose tests are about changes that Spark makes, and those of which every second test is.
+BY_SPARK = {"dml", "merge", "indexes"}
+BY_BOTH = {"concurrency", "interop", "properties"}
+
+
+@pytest.fixture(autouse=True)
+def changed_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who makes changes of few rows in small files, which both can: the driver or Spark.
+
+    `@pytest.mark.changed_by("driver")` decides it for a test.
+    """
+    marker = request.node.get_closest_marker("changed_by")
+    folder = request.path.parent.name
+    if marker is not None:
+        [who] = marker.args
+    else:
+        odd = zlib.crc32(request.node.name.encode()) % 2
+        who = "spark" if folder in BY_SPARK or (folder in BY_BOTH and odd) else "driver"
+    if who == "spark":
+        leave_small_changes_to_spark(monkeypatch)
+    return str(who)
+
+
+def leave_small_changes_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(update_delete, "commits_locally", lambda _plan: False)
+    monkeypatch.setattr(local, "may_be_read", lambda _files: False)
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from icefloe.commands.row_changes import (
     MOST_INLINE_BYTES,
     MOST_INLINE_ROWS,
     ChangedRows,
+    PositionsByFile,
     RowChange,
     change_rows,
     count,
@@ -33,7 +34,6 @@ from icefloe.commands.row_changes import (
 from icefloe.commit.conflicts import ConflictCheck
 from icefloe.deletes.dangling import dangling_deletes
 from icefloe.file_changes import DeletedRows, FileChanges, RemoveFiles
-from icefloe.indexes.definitions import usable
 from icefloe.inline.tier import Cut
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate, FilePlan, plan_files
@@ -42,8 +42,13 @@ from icefloe.pruning.file_matcher import FileMatcher
 from icefloe.results import RowCounts
 from icefloe.scan.arrow_rows import ArrowRead, are_few_and_plain, find_arrow_rows
 from icefloe.scan.scan import Scan, read_deleted_rows
+from icefloe.schema.arrow_values import arrow_schema
 from icefloe.settings import UpdateMode
 from icefloe.statements import Options, RowStatement
+from icefloe.writing.carried_values import check_carried_values
+from icefloe.writing.data_files import WrittenRows
+from icefloe.writing.local_rows import MOST_ROWS, has_local_layout, write_local_rows
+from icefloe.writing.rewrite import row_count_mismatch
 
 _MOST_TIMES_LIMIT = 4  # of `icefloe.inline.row-limit`: more deletes are not stored
 
@@ -72,25 +77,34 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
     def plan(self, state: TableState, _resources: ExitStack) -> _RowPlan:
         """Bind names and types, choose the files, decide what happens to each.
 
-        Spark is not asked where the statement is certain and the inline tier has all its rows, or
-        indexes have their positions.
+        Spark is not asked where the statement is certain and the driver can read its rows: no file
+        has any, indexes have their positions, or the files are few and small.
         """
-        may_be_local = state.has_inline_tier or usable(state)
-        local = bind_locally(self.statement, state) if may_be_local else None
-        if local is not None and (planned := self._plan_locally(state, local)) is not None:
-            return planned
-        return self._plan_with_spark(state)
+        local = bind_locally(self.statement, state)
+        if local is None:
+            return self._plan_with_spark(state)
+        files = plan_files(state, local.lowered)
+        planned = self._plan_locally(state, local, files)
+        return planned or self._plan_with_spark(state, chosen=(local, files))
 
-    def _plan_with_spark(self, state: TableState) -> _RowPlan:
+    def _plan_with_spark(
+        self, state: TableState, chosen: tuple[LocalBound, FilePlan] | None = None
+    ) -> _RowPlan:
+        """The plan of a statement that Spark binds; its files may be chosen already."""
         bound = bind_statement(self.statement, state, self.context.spark, self.context.resolve)
         if bound.has_subquery and state.has_inline_tier:
             raise NeedsFlushError
+        files = None
+        if chosen is not None:
+            local, files = chosen
+            bound = replace(bound, lowered=local.lowered)
         cut = self.context.tier.cut(state, bound.lowered.inclusive)
-        return self._planned(state, bound, plan_files(state, bound.lowered), cut)
+        return self._planned(state, bound, files or plan_files(state, bound.lowered), cut)
 
-    def _plan_locally(self, state: TableState, local: LocalBound) -> _RowPlan | None:
+    def _plan_locally(
+        self, state: TableState, local: LocalBound, files: FilePlan
+    ) -> _RowPlan | None:
         """The plan without Spark; None where files may have more than a few rows to change."""
-        files = plan_files(state, local.lowered)
         partly = _partly_matching(local, files)
         if not (_positions_are_known(local, partly) or are_few_and_plain(partly)):
             return None
@@ -98,9 +112,13 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
         if cut is not None and not cut.is_exact:
             return None
         plan = self._planned(state, local, files, cut)
-        if not partly or self._deletes_by_index(plan) or self._goes_inline(plan):
-            return plan
-        return None
+        is_local = (
+            not partly
+            or self._deletes_by_index(plan)
+            or self._goes_inline(plan)
+            or commits_locally(plan)
+        )
+        return plan if is_local else None
 
     def _deletes_by_index(self, plan: _RowPlan) -> bool:
         """Whether positions from indexes become deletes: no data file is read."""
@@ -141,6 +159,9 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
         if self._deletes_by_index(plan):
             no_read = "positions are known from the index: no data file is read"
             shown = replace(shown, reasons=(*shown.reasons, no_read), estimated_bytes_read=0)
+        elif isinstance(plan.bound, LocalBound) and _partly_matching(plan.bound, plan.files):
+            by_driver = "the files are few and small: the driver reads them, without a Spark job"
+            shown = replace(shown, reasons=(*shown.reasons, by_driver))
         if not (plan.files.candidates and self._goes_inline(plan)):
             return shown
         few = f"up to {MOST_INLINE_ROWS:,} rows of files change in the database, without a snapshot"
@@ -161,13 +182,11 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
         """What changes in both tiers, and the rows of files that do."""
         bound = plan.bound
         if isinstance(bound, LocalBound):
-            in_files = (
-                _delete_by_index(plan, inline=self._goes_inline(plan))
-                if self._deletes_by_index(plan)
-                else _change_locally(bound, plan)
-            )
+            local = _LocalChange(plan, bound, statement_id, inline=self._goes_inline(plan))
+            in_files = local.by_index() if self._deletes_by_index(plan) else local.by_reading()
             if in_files is None:
-                return self._change(self._plan_with_spark(plan.state), statement_id)
+                spark_plan = self._plan_with_spark(plan.state, chosen=(bound, plan.files))
+                return self._change(spark_plan, statement_id)
             changes, counts = in_files
             inline = change_exact_rows(bound, plan.cut)
         else:
@@ -191,29 +210,103 @@ def _conflict_check(plan: _RowPlan) -> ConflictCheck:
     return ConflictCheck(plan.plan.isolation, matcher, plan.bound.has_subquery)
 
 
-def _change_locally(bound: LocalBound, plan: _RowPlan) -> ChangedRows | None:
-    """The rows of small files, read by the driver; None if these are many, or Spark has to read.
+def commits_locally(plan: _RowPlan) -> bool:
+    """Whether the driver can write delete files for few rows, and files of their new versions."""
+    state, bound = plan.state, plan.bound
+    if not isinstance(bound, LocalBound) or plan.plan.mode is not UpdateMode.MERGE_ON_READ:
+        return False
+    no_rows = arrow_schema(state.schema).empty_table()
+    return not bound.assigned or has_local_layout(state, no_rows)
 
-    Files all of whose rows a DELETE matches are removed by metadata alone.
-    """
-    state, partly = plan.state, _partly_matching(bound, plan.files)
-    changes, counts = _drop_files(state, plan.files, {c.path for c in partly})
-    if not partly:
-        return changes, counts
-    names = [field.name for field in state.schema.fields] if bound.assigned else []
-    read = ArrowRead(state, bound.lowered.inclusive, names, MOST_INLINE_ROWS + 1)
-    matches = find_arrow_rows(read, partly)
-    if matches is None or sum(len(match.positions) for match in matches) > MOST_INLINE_ROWS:
-        return None
-    hits = {match.file.path: match.positions for match in matches}
-    added = None
-    if bound.assigned and hits:
-        rows = pa.concat_tables([match.rows for match in matches])
-        added = as_schema(with_values(rows, bound.assigned), state.schema)
-        if added.nbytes > MOST_INLINE_BYTES:
+
+@dataclass(frozen=True, slots=True)
+class _LocalChange:
+    """A certain statement whose rows the driver finds and changes, without Spark."""
+
+    plan: _RowPlan
+    bound: LocalBound
+    statement_id: str
+    inline: bool  # few rows are changed in the database, without new files
+
+    def by_reading(self) -> ChangedRows | None:
+        """Change rows of small files that the driver reads.
+
+        None if the rows are many, or Spark has to read. Files all of whose rows a DELETE matches
+        are removed by metadata alone.
+        """
+        state, bound = self.plan.state, self.bound
+        partly = _partly_matching(bound, self.plan.files)
+        if not partly:
+            return self._drop_files(kept=())
+        names = [field.name for field in state.schema.fields] if bound.assigned else []
+        most_rows = MOST_INLINE_ROWS if self.inline else MOST_ROWS
+        matches = find_arrow_rows(
+            ArrowRead(state, bound.lowered.inclusive, names, most_rows + 1), partly
+        )
+        if matches is None or sum(len(match.positions) for match in matches) > most_rows:
             return None
-    few, few_counts = inline_changes([match.file for match in matches], hits, added)
-    return replace(few, removal=changes.removal), counts + few_counts
+        hits = {match.file.path: match.positions for match in matches}
+        added = None
+        if bound.assigned and hits:
+            rows = pa.concat_tables([match.rows for match in matches])
+            added = as_schema(with_values(rows, bound.assigned), state.schema)
+            if added.nbytes > MOST_INLINE_BYTES:
+                return None
+        return self._change_at(hits, added)
+
+    def by_index(self) -> ChangedRows:
+        """Delete the rows at the positions that indexes returned."""
+        partly = _partly_matching(self.bound, self.plan.files)
+        deleted, _ = read_deleted_rows(self.plan.state, partly)
+        hits = {
+            c.path: rows
+            for c in partly
+            if c.answer is not None
+            and (rows := c.answer.positions - deleted.get(c.path, BitMap64()))
+        }
+        return self._change_at(hits, None)
+
+    def _change_at(self, hits: PositionsByFile, added: pa.Table | None) -> ChangedRows:
+        """Delete the rows at these positions; an UPDATE adds their new versions."""
+        partly = _partly_matching(self.bound, self.plan.files)
+        if self.inline and count(hits) <= MOST_INLINE_ROWS:
+            changes, counts = self._drop_files(kept={c.path for c in partly})
+            few, few_counts = inline_changes([c for c in partly if c.path in hits], hits, added)
+            return replace(few, removal=changes.removal), counts + few_counts
+        deleted, _ = read_deleted_rows(self.plan.state, [c for c in partly if c.path in hits])
+        left = {
+            c.path: DeletedRows(c.live, hits[c.path])
+            for c in partly
+            if c.path in hits and len(hits[c.path]) < c.live.rows - len(deleted.get(c.path, ()))
+        }
+        kept = {c.path for c in partly if c.path in left or c.path not in hits}
+        changes, dropped = self._drop_files(kept=kept)
+        changes = replace(changes, deleted_rows=left)
+        if added is None:
+            marked = RowCounts(rows_deleted=sum(len(rows.positions) for rows in left.values()))
+            return changes, dropped + marked
+        written = self._write(added, [c for c in partly if c.path in hits])
+        changes = replace(changes, added_data=written.files, replaced_rows=hits)
+        return changes, RowCounts(rows_updated=written.rows)
+
+    def _write(self, added: pa.Table, read: Sequence[Candidate]) -> WrittenRows:
+        state = self.plan.state
+        written, _ = write_local_rows(state, added, self.statement_id)
+        if written.rows != added.num_rows:
+            raise row_count_mismatch(written.rows, added.num_rows)
+        old = [c.live.file for c in read]
+        check_carried_values(state.schema, old, written.files, assigned=self.bound.assigned)
+        return written
+
+    def _drop_files(self, kept: Container[str]) -> ChangedRows:
+        """The removal of all candidates but some, with delete files that only they need."""
+        state, files = self.plan.state, self.plan.files
+        dropped = [c for c in files.candidates if c.path not in kept]
+        deleted, contents = read_deleted_rows(state, dropped)
+        removed = tuple(c.live for c in dropped)
+        removal = RemoveFiles(removed, dangling_deletes(files.files, removed, contents))
+        rows = sum(c.live.rows - len(deleted.get(c.path, ())) for c in dropped)
+        return FileChanges(removal=removal), RowCounts(rows_deleted=rows)
 
 
 def _positions_are_known(bound: LocalBound, files: Sequence[Candidate]) -> bool:
@@ -223,43 +316,8 @@ def _positions_are_known(bound: LocalBound, files: Sequence[Candidate]) -> bool:
     )
 
 
-def _delete_by_index(plan: _RowPlan, *, inline: bool) -> ChangedRows:
-    """Delete the rows at the positions that indexes returned; files without other rows go."""
-    state, bound = plan.state, plan.bound
-    partly = _partly_matching(bound, plan.files)
-    deleted, _ = read_deleted_rows(state, partly)
-    hits = {
-        c.path: rows
-        for c in partly
-        if c.answer is not None and (rows := c.answer.positions - deleted.get(c.path, BitMap64()))
-    }
-    if inline and count(hits) <= MOST_INLINE_ROWS:
-        changes, counts = _drop_files(state, plan.files, {c.path for c in partly})
-        few, few_counts = inline_changes([c for c in partly if c.path in hits], hits, None)
-        return replace(few, removal=changes.removal), counts + few_counts
-    left = {
-        c.path: DeletedRows(c.live, hits[c.path])
-        for c in partly
-        if c.path in hits and len(hits[c.path]) < c.live.rows - len(deleted.get(c.path, ()))
-    }
-    kept = {c.path for c in partly if c.path in left or c.path not in hits}
-    changes, counts = _drop_files(state, plan.files, kept)
-    marked = RowCounts(rows_deleted=sum(len(rows.positions) for rows in left.values()))
-    return replace(changes, deleted_rows=left), counts + marked
-
-
 def _partly_matching(bound: Bound | LocalBound, files: FilePlan) -> list[Candidate]:
     """Files of which rows have to be read; a DELETE removes others as a whole."""
     if bound.assigned:
         return list(files.candidates)
     return [c for c in files.candidates if not c.covered or c.equality_deletes]
-
-
-def _drop_files(state: TableState, files: FilePlan, kept: Container[str]) -> ChangedRows:
-    """The removal of all candidates but some, with the delete files that only they need."""
-    dropped = [c for c in files.candidates if c.path not in kept]
-    deleted, contents = read_deleted_rows(state, dropped)
-    removed = tuple(c.live for c in dropped)
-    removal = RemoveFiles(removed, dangling_deletes(files.files, removed, contents))
-    rows = sum(c.live.rows - len(deleted.get(c.path, ())) for c in dropped)
-    return FileChanges(removal=removal), RowCounts(rows_deleted=rows)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -28,6 +29,7 @@ from icefloe.pruning.candidates import Candidate
 from icefloe.scan.arrow_filter import Mask, UnjudgedError, columns_in, matching_rows
 from icefloe.scan.scan import read_deleted_rows
 from icefloe.storage.files import open_input
+from icefloe.tasks.sidecars import combined
 
 MOST_FILES = 4
 MOST_BYTES = 64 * 2**20
@@ -49,6 +51,12 @@ class ArrowRead:
     condition: BooleanExpression  # exact for rows
     names: Sequence[str]  # of columns of the table
     limit: int | None = None  # how many rows are enough
+    among: tuple[str, pa.Array] | None = None  # a column, and the values that it must have one of
+
+    @property
+    def tested(self) -> set[str]:
+        """The columns that decide which rows match."""
+        return columns_in(self.condition) | ({self.among[0]} if self.among else set())
 
 
 def read_arrow_rows(read: ArrowRead, candidates: Sequence[Candidate]) -> pa.Table | None:
@@ -167,10 +175,13 @@ def _read_group(read: ArrowRead, file: _File, group: int, live: Mask) -> pa.Tabl
 
     Columns that the condition does not name are read if there are any.
     """
-    named = columns_in(read.condition)
+    named = read.tested
     tested = file.read(group, sorted(named))
     if not isinstance(read.condition, AlwaysTrue):
         live &= matching_rows(read.condition, tested, read.state.schema)
+    if read.among is not None:
+        name, values = read.among
+        live &= combined(pc.is_in(tested.column(name), values)).to_numpy(zero_copy_only=False)
     if not live.any():
         return None
     others = file.read(group, [name for name in read.names if name not in named])

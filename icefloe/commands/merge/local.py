@@ -1,7 +1,8 @@
-"""An upsert of few rows that the driver holds, by an index of their key: Spark joins nothing.
+"""An upsert of few rows that the driver holds, into rows that it can find: Spark joins nothing.
 
-Every source row is written, as an update or as an insert, and sidecars have the positions of the
-rows that updates replace. The driver looks these up and writes the rows; no data file is read.
+Every source row is written, as an update or as an insert. The driver looks up the positions of the
+rows that updates replace, in sidecars of an index, or in the key column of few small files, and
+writes the rows.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.types import PrimitiveType
 from pyroaring import BitMap64
 
@@ -34,7 +38,9 @@ from icefloe.pruning.comparisons import FilePredicate
 from icefloe.pruning.file_matcher import FileMatcher
 from icefloe.pruning.source_matcher import KeyValues, SourceMatcher
 from icefloe.results import RowCounts
+from icefloe.scan.arrow_rows import ArrowRead, are_few_and_plain, find_arrow_rows
 from icefloe.scan.scan import Scan
+from icefloe.schema.arrow_values import arrow_schema
 from icefloe.schema.to_spark import spark_schema
 from icefloe.settings import UpdateKind, UpdateMode
 from icefloe.statements import Duplicates, MergeStatement, Then, When
@@ -59,6 +65,15 @@ _BATCH_BYTES = 12 * BATCH_ROWS  # of a sidecar that the look-up of one key reads
 # Of sidecars that the driver reads: on a disk of this machine, and elsewhere.
 _MOST_LOCAL_BYTES, _MOST_REMOTE_BYTES = 2**30, 32 * 2**20
 _SHOWN_KEYS = 5
+# Equal in Spark where they are equal in Arrow: numbers with two zeros or NaN are not.
+_KEY_TYPES = (
+    pa.types.is_integer,
+    pa.types.is_decimal,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_date32,
+    pa.types.is_timestamp,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +88,7 @@ class LocalUpsert:
     files: FilePlan
     plan: Plan
     check: ConflictCheck
+    reads_files: bool
 
     @property
     def cut(self) -> None:
@@ -89,28 +105,29 @@ class LocalUpsert:
         counts = RowCounts(rows_updated=len(self.replacing), rows_inserted=len(self.inserted))
         by_kind = {When.MATCHED: counts.rows_updated, When.NOT_MATCHED: counts.rows_inserted}
         clauses = tuple(by_kind[clause.when] for clause in statement.clauses)
-        report = row_report(self.plan, changes, counts)
-        return Outcome(replace(report, files_scanned=0, clauses=clauses), changes, self.check)
+        report = replace(row_report(self.plan, changes, counts), clauses=clauses)
+        report = report if self.reads_files else replace(report, files_scanned=0)
+        return Outcome(report, changes, self.check)
 
 
 def plan_locally(
     statement: MergeStatement, rows: pa.Table, state: TableState, context: Context
 ) -> LocalUpsert | None:
     """Plan an upsert without Spark; None where only Spark can run it, or says what is wrong."""
-    upsert = _upsert_of(statement, rows, state)
-    if upsert is None:
+    key = _upsert_key(statement, rows, state)
+    if key is None:
         return None
-    definition, key = upsert
     keys = _Keys.of(rows.column(key.source))
-    if not len(keys.codes):
+    if not len(keys.first):
         return None
     matcher = _matcher(key, rows, state)
     files = choose_files(state, matcher)
     candidates = files.candidates
-    if not _may_be_read(state, definition, candidates, len(keys.codes)):
+    find = _finder(state, key, candidates, keys)
+    if find is None:
         return None
     scan = Scan.of(context.spark, state, candidates)
-    matches = _look_up(scan, definition, keys.codes)
+    matches = find.matches(scan, keys)
     if matches is None:
         return None
     hits = {path: as_bitmap(positions) for path, (_, positions) in matches.items()}
@@ -118,7 +135,10 @@ def plan_locally(
     _refuse_double_matches(keys, numbers, rows.column(key.source))
     is_inserted = np.ones(rows.num_rows, bool)
     is_inserted[keys.first[numbers]] = False
-    plan = _plan(statement, rows, state, files, definition)
+    plan = _plan(statement, rows, state, files)
+    plan = replace(plan, join=find.join, reasons=(*plan.reasons, find.reason))
+    if not find.reads_files:
+        plan = replace(plan, estimated_bytes_read=0)
 
     def matches_any_at(positions: Mapping[str, BitMap64]) -> bool:
         return any(hits.get(path, BitMap64()) & rows for path, rows in positions.items())
@@ -133,6 +153,7 @@ def plan_locally(
         files,
         plan,
         ConflictCheck(plan.isolation, matcher, matched=matched),
+        find.reads_files,
     )
 
 
@@ -140,10 +161,8 @@ def plan_locally(
 # Which statements
 
 
-def _upsert_of(
-    statement: MergeStatement, rows: pa.Table, state: TableState
-) -> tuple[IndexDefinition, SourceKey] | None:
-    """The index and the key of a plain upsert of rows in the table's types."""
+def _upsert_key(statement: MergeStatement, rows: pa.Table, state: TableState) -> SourceKey | None:
+    """The key of a plain upsert of rows in the table's types."""
     options = statement.options
     mode = options.mode or state.settings.mode(UpdateKind.MERGE)
     is_plain = (
@@ -157,7 +176,7 @@ def _upsert_of(
         return None
     if not (has_types(rows, state.schema) and has_local_layout(state, rows)):
         return None
-    return _indexed_key(statement.on[0], rows, state)
+    return _key_of(statement.on[0], rows, state)
 
 
 def _is_upsert(statement: MergeStatement) -> bool:
@@ -169,35 +188,18 @@ def _is_upsert(statement: MergeStatement) -> bool:
     )
 
 
-def _indexed_key(
-    name: str, rows: pa.Table, state: TableState
-) -> tuple[IndexDefinition, SourceKey] | None:
+def _key_of(name: str, rows: pa.Table, state: TableState) -> SourceKey | None:
     target = match_name(name, spark_schema(state.schema))
     sources = [column for column in rows.column_names if column.lower() == name.lower()]
     if target is None or len(sources) != 1:
         return None
     field = next(field for field in state.schema.fields if field.name == target)
-    if not isinstance(field.field_type, PrimitiveType) or pa.types.is_floating(
-        rows.schema.field(sources[0]).type
-    ):
+    if not isinstance(field.field_type, PrimitiveType):
         return None
-    for definition in answering(state):
-        of_key = definition.field_ids == (field.field_id,)
-        if of_key and codes_are_exact(definition, state.schema):
-            return definition, SourceKey(target, sources[0], field.field_id, field.field_type)
-    return None
-
-
-def _may_be_read(
-    state: TableState, definition: IndexDefinition, files: Sequence[Candidate], keys: int
-) -> bool:
-    """Whether the driver may read so many sidecars; equality deletes need the files' values."""
-    if len(files) > _MOST_FILES or any(c.equality_deletes for c in files):
-        return False
-    batches = sum(min(keys, c.live.rows // BATCH_ROWS + 1) for c in files)
-    [index] = to_write(state, [definition])
-    is_local = is_local_disk(index.filesystem)
-    return batches * _BATCH_BYTES <= (_MOST_LOCAL_BYTES if is_local else _MOST_REMOTE_BYTES)
+    kind = rows.schema.field(sources[0]).type
+    if not any(is_kind(kind) for is_kind in _KEY_TYPES):
+        return None
+    return SourceKey(target, sources[0], field.field_id, field.field_type)
 
 
 def _matcher(key: SourceKey, rows: pa.Table, state: TableState) -> SourceMatcher:
@@ -208,92 +210,166 @@ def _matcher(key: SourceKey, rows: pa.Table, state: TableState) -> SourceMatcher
     return SourceMatcher(matcher, {}, (ranges,))
 
 
-def _plan(
-    statement: MergeStatement,
-    rows: pa.Table,
-    state: TableState,
-    files: FilePlan,
-    definition: IndexDefinition,
-) -> Plan:
+def _plan(statement: MergeStatement, rows: pa.Table, state: TableState, files: FilePlan) -> Plan:
     names = [field.name for field in state.schema.fields]
     plan = plan_rows(UpdateKind.MERGE, statement.options, state, files, names)
     [on] = statement.on if isinstance(statement.on, tuple) else [""]
-    reason = (
-        f"index {definition.name}: the driver looks the source's keys up and writes its rows; no "
-        "data file is read"
-    )
     return replace(
         plan,
         where=f"{on} = {on}",
-        reasons=(*plan.reasons, reason),
-        join="index",
         clauses=tuple(map(str, statement.clauses)),
         source_rows=rows.num_rows,
-        estimated_bytes_read=0,
     )
 
 
 # -------------------------------------------------------------------------------------------------
-# Look-ups
+# Finding the rows
 
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """The codes of the source's keys, sorted, each once; rows with NULL have none."""
+    """The distinct keys of the source; rows with NULL have none."""
 
-    codes: Codes
-    first: Positions  # the first row with each code
+    distinct: pa.Array
+    first: Positions  # the first row with each key
     counts: Positions  # how many rows have it
 
     @staticmethod
     def of(column: pa.ChunkedArray) -> _Keys:
         keys = combined(column)
         valid = keys.is_valid().to_numpy(zero_copy_only=False)
-        codes, first, counts = np.unique(
-            encode([keys.filter(pa.array(valid))], Coder(EXACT)),
-            return_index=True,
-            return_counts=True,
+        encoded = keys.filter(pa.array(valid)).dictionary_encode()
+        indices = encoded.indices.to_numpy()
+        _, first, counts = np.unique(indices, return_index=True, return_counts=True)
+        return _Keys(encoded.dictionary, np.flatnonzero(valid)[first], counts)
+
+
+_Matches = tuple[Positions, Positions]  # indexes of keys, and positions of rows
+
+
+class _Finder(Protocol):
+    """Finds the live rows of files that have one of the keys."""
+
+    @property
+    def join(self) -> str:
+        """The join, as the plan calls it."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """How the rows are found, for people."""
+        ...
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether data files are read."""
+        ...
+
+    def matches(self, scan: Scan, keys: _Keys) -> dict[str, _Matches] | None:
+        """The rows by file; None where only Spark can find them."""
+        ...
+
+
+def _finder(
+    state: TableState, key: SourceKey, files: Sequence[Candidate], keys: _Keys
+) -> _Finder | None:
+    """An index of the key, or the files themselves where they are few and small."""
+    for definition in answering(state):
+        of_key = definition.field_ids == (key.field_id,)
+        if of_key and codes_are_exact(definition, state.schema):
+            by_index = _ByIndex(definition)
+            if by_index.may_be_read(state, files, len(keys.first)):
+                return by_index
+    return _ByReading(key) if may_be_read(files) else None
+
+
+def may_be_read(files: Sequence[Candidate]) -> bool:
+    """Whether the driver may read the key column of these files."""
+    return are_few_and_plain(files)
+
+
+@dataclass(frozen=True, slots=True)
+class _ByReading:
+    """Reads the key column of few small files; only rows with one of the keys are kept."""
+
+    key: SourceKey
+    join = "driver"
+    reason = "the files are few and small: the driver finds the source's keys and writes its rows"
+    reads_files = True
+
+    def matches(self, scan: Scan, keys: _Keys) -> dict[str, _Matches] | None:
+        name = self.key.name
+        values = keys.distinct.cast(arrow_schema(scan.state.schema).field(name).type)
+        read = ArrowRead(scan.state, AlwaysTrue(), [name], among=(name, values))
+        found = find_arrow_rows(read, scan.candidates)
+        if found is None:
+            return None
+        return {
+            rows.file.path: (
+                combined(pc.index_in(rows.rows.column(name), values)).to_numpy().astype(np.int64),
+                as_array(rows.positions),
+            )
+            for rows in found
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _ByIndex:
+    """Looks up the codes of the keys in sidecars."""
+
+    definition: IndexDefinition
+    join = "index"
+    reads_files = False
+
+    @property
+    def reason(self) -> str:
+        return (
+            f"index {self.definition.name}: the driver looks the source's keys up and writes its "
+            "rows; no data file is read"
         )
-        return _Keys(codes, np.flatnonzero(valid)[first], counts)
 
+    def may_be_read(self, state: TableState, files: Sequence[Candidate], keys: int) -> bool:
+        """Whether the driver may read so many sidecars; equality deletes need the files' values."""
+        if len(files) > _MOST_FILES or any(c.equality_deletes for c in files):
+            return False
+        batches = sum(min(keys, c.live.rows // BATCH_ROWS + 1) for c in files)
+        [index] = to_write(state, [self.definition])
+        is_local = is_local_disk(index.filesystem)
+        return batches * _BATCH_BYTES <= (_MOST_LOCAL_BYTES if is_local else _MOST_REMOTE_BYTES)
 
-_Matches = tuple[Positions, Positions]  # indexes of codes, and positions of rows
+    def matches(self, scan: Scan, keys: _Keys) -> dict[str, _Matches] | None:
+        codes = encode([keys.distinct], Coder(EXACT))
+        order = np.argsort(codes)
 
+        def of_file(candidate: Candidate) -> _Matches:
+            numbers, positions = self._in_file(scan, codes[order], candidate)
+            return order[numbers], positions
 
-def _look_up(scan: Scan, definition: IndexDefinition, codes: Codes) -> dict[str, _Matches] | None:
-    """The live rows with one of the codes, by file; None where a sidecar does not say."""
+        try:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                found = list(pool.map(of_file, scan.candidates))
+        except FileNotFoundError:
+            return None
+        except DamagedSidecarError as damaged:
+            log.warning("A sidecar is not used: %s", damaged)
+            return None
+        return {c.path: matches for c, matches in zip(scan.candidates, found, strict=True)}
 
-    def of_file(candidate: Candidate) -> _Matches:
-        return _matches_of(scan, definition, codes, candidate)
-
-    try:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            found = list(pool.map(of_file, scan.candidates))
-    except FileNotFoundError:
-        return None
-    except DamagedSidecarError as damaged:
-        log.warning("A sidecar is not used: %s", damaged)
-        return None
-    return {c.path: matches for c, matches in zip(scan.candidates, found, strict=True)}
-
-
-def _matches_of(
-    scan: Scan, definition: IndexDefinition, codes: Codes, candidate: Candidate
-) -> _Matches:
-    fields = definition.fields(scan.state.schema) or []
-    with place_of(scan.state, definition, candidate.live).open() as sidecar:
-        table = CodeTable.of(sidecar)
-        classes = [code_class(str(field.field_type)) for field in fields]
-        if table.coder.kind != EXACT or [code_class(kind) for kind in table.types] != classes:
-            raise DamagedSidecarError(f"{sidecar.path} has codes of other types")
-        numbers, positions = table.matches(codes)
-        if len(positions) and int(positions.max()) >= candidate.live.rows:
-            raise DamagedSidecarError(f"{sidecar.path} has rows past the end of the data file")
-    deleted = scan.deleted.get(candidate.path)
-    if deleted:
-        live = ~np.isin(positions, as_array(deleted))
-        numbers, positions = numbers[live], positions[live]
-    return numbers, positions
+    def _in_file(self, scan: Scan, codes: Codes, candidate: Candidate) -> _Matches:
+        fields = self.definition.fields(scan.state.schema) or []
+        with place_of(scan.state, self.definition, candidate.live).open() as sidecar:
+            table = CodeTable.of(sidecar)
+            classes = [code_class(str(field.field_type)) for field in fields]
+            if table.coder.kind != EXACT or [code_class(kind) for kind in table.types] != classes:
+                raise DamagedSidecarError(f"{sidecar.path} has codes of other types")
+            numbers, positions = table.matches(codes)
+            if len(positions) and int(positions.max()) >= candidate.live.rows:
+                raise DamagedSidecarError(f"{sidecar.path} has rows past the end of the data file")
+        deleted = scan.deleted.get(candidate.path)
+        if deleted:
+            live = ~np.isin(positions, as_array(deleted))
+            numbers, positions = numbers[live], positions[live]
+        return numbers, positions
 
 
 def _refuse_double_matches(keys: _Keys, numbers: Positions, column: pa.ChunkedArray) -> None:
