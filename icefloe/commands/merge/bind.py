@@ -25,7 +25,14 @@ from icefloe.commands.bind import (
     refuse_star,
     store,
 )
-from icefloe.commands.merge.keys import MergeKey, MergeSides, find_keys, is_identical, match_name
+from icefloe.commands.merge.keys import (
+    MergeKey,
+    MergeSides,
+    Value,
+    find_keys,
+    is_identical,
+    match_name,
+)
 from icefloe.errors import (
     ColumnNotFoundError,
     NullabilityError,
@@ -51,7 +58,7 @@ class BoundClause:
     when: When
     then: Then
     condition: Column | None
-    values: Mapping[str, Column]
+    values: Mapping[str, Value]
     lowered: FilePredicate  # what its condition says about rows of the table, for pruning
 
 
@@ -64,7 +71,6 @@ class BoundMerge:
     keys: tuple[MergeKey, ...]
     lowered_on: FilePredicate  # what the condition requires of rows of the table
     clauses: tuple[BoundClause, ...]
-    source_columns: Mapping[str, Column]  # as `*` takes them
     has_subquery: bool
 
     def numbered(self, when: When) -> list[tuple[int, BoundClause]]:
@@ -110,7 +116,6 @@ def bind_merge(
         binder.keys,
         binder.lowered(statement.on if isinstance(statement.on, str) else None),
         clauses,
-        binder.source_columns,
         any(map(has_subquery, [statement.on, *expressions])),
     )
 
@@ -143,7 +148,6 @@ class _Binder:
     fills_missing: bool
     keys: tuple[MergeKey, ...]
     same: tuple[MergeKey, ...]  # keys with identical values on both sides of a match
-    source_columns: Mapping[str, Column]
 
     @classmethod
     def of(
@@ -176,7 +180,6 @@ class _Binder:
             statement.evolves_schema,
             keys,
             tuple(key for key in keys if is_identical(key, sides)),
-            {name: sides.source_column(name) for name in source_schema.names},
         )
 
     @property
@@ -264,9 +267,10 @@ class _Binder:
 
     def _values(
         self, clause: MergeClause, rows: DataFrame, resolve: ResolveText
-    ) -> dict[str, Column]:
+    ) -> dict[str, Value]:
         if clause.then is Then.DELETE:
             return {}
+        values: Mapping[str, Value]
         if clause.assignments is None:
             values = self._by_name(clause)
         elif clause.then is Then.UPDATE:
@@ -274,7 +278,7 @@ class _Binder:
             values = bind_assignments(clause.assignments, rows, self.sides.target, resolve, own)
         else:
             values = self._inserted(clause.assignments, rows, resolve)
-        return values if clause.then is Then.UPDATE else self._completed(values)
+        return dict(values) if clause.then is Then.UPDATE else self._completed(values)
 
     def _inserted(
         self,
@@ -287,7 +291,7 @@ class _Binder:
                 raise ColumnNotFoundError(name, self.sides.target.names)
         return bind_assignments(assignments, rows, self.sides.target, resolve)
 
-    def _completed(self, values: Mapping[str, Column]) -> dict[str, Column]:
+    def _completed(self, values: Mapping[str, Value]) -> dict[str, Value]:
         """A value for every column; NULL if the clause has none."""
         for field in self.sides.target.fields:
             if field.name not in values and not field.nullable:
@@ -299,7 +303,7 @@ class _Binder:
             for field in self.sides.target.fields
         }
 
-    def _by_name(self, clause: MergeClause) -> dict[str, Column]:
+    def _by_name(self, clause: MergeClause) -> dict[str, Value]:
         """`*`: every column of the table from the source's column of that name."""
         pairs = [(name, match_name(name, self.sides.source)) for name in self.sides.target.names]
         missing = [name for name, source in pairs if source is None]
@@ -316,9 +320,11 @@ class _Binder:
             and not (clause.then is Then.UPDATE and self._is_key(name, source))
         }
 
-    def _from_source(self, name: str, source: str, then: Then) -> Column:
-        value, kind = self.source_columns[source], self.sides.source[source].dataType
-        field = self.sides.target[name]
+    def _from_source(self, name: str, source: str, then: Then) -> Value:
+        kind, field = self.sides.source[source].dataType, self.sides.target[name]
+        if kind.simpleString() == field.dataType.simpleString():
+            return self.sides.source_value(source)
+        value = self.sides.source_column(source)
         if self.fills_missing:
             own = self.sides.target_column(name) if then is Then.UPDATE else None
             value, kind = filled(value, kind, field.dataType, own)
@@ -350,16 +356,15 @@ class _Binder:
                 "target_alias=… or source_alias=…."
             )
 
-    def _refuse_ambiguous(self, clause: MergeClause, expressions: list[Column | None]) -> None:
+    def _refuse_ambiguous(self, clause: MergeClause, expressions: list[Value | None]) -> None:
         """Refuse a Column that is ambiguous on joined rows, where the clause is evaluated."""
         if clause.when is When.MATCHED or not any(
             isinstance(e, Column) for e in _expressions(clause)
         ):
             return
         both = self.target.crossJoin(self.source)
-        analyse(
-            both.select(*(e.alias(f"e{i}") for i, e in enumerate(expressions) if e is not None))
-        )
+        given = [e for e in expressions if isinstance(e, Column)]
+        analyse(both.select(*(e.alias(f"e{i}") for i, e in enumerate(given))))
 
     def _other_side(self, when: When, unknown: ColumnNotFoundError) -> StatementError:
         other, seen = {

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from sqlglot import exp
 
-from icefloe.spark.columns import quoted
+from icefloe.spark.columns import quote_path, quoted
 from icefloe.spark.sql_text import SqlText
 from icefloe.statements import Condition
+
+# A plain column of one side as SQL text: a Column takes half a dozen calls to the JVM, which add up
+# on wide tables. Every other value is a Column.
+Value: TypeAlias = str | Column
 
 _COMPARABLE = (
     T.IntegerType,
@@ -55,9 +60,19 @@ class MergeSides:
             return F.lit(None).cast(self.target[name].dataType)
         return quoted(self.target_alias, name)
 
+    def target_value(self, name: str) -> Value:
+        """The same as SQL text, if the table has the column already."""
+        if name in self.added:
+            return self.target_column(name)
+        return quote_path(self.target_alias, name)
+
     def source_column(self, name: str) -> Column:
         """A column of the source."""
         return quoted(self.source_alias, name)
+
+    def source_value(self, name: str) -> str:
+        """The same as SQL text."""
+        return quote_path(self.source_alias, name)
 
 
 def find_keys(on: Condition | Sequence[str], sides: MergeSides) -> tuple[MergeKey, ...]:

@@ -25,13 +25,13 @@ from pyspark.sql import functions as F
 
 from icefloe.commands.merge.bind import BoundMerge
 from icefloe.commands.merge.join import Join, JoinShape
-from icefloe.commands.merge.keys import is_identical
+from icefloe.commands.merge.keys import Value, is_identical
 from icefloe.commands.merge.lookup import MergeLookup
 from icefloe.commands.merge.source import ordinal_of
 from icefloe.pruning.source_matcher import Interval, KeyValues
 from icefloe.scan.scan import Scan
 from icefloe.spark import columns
-from icefloe.spark.columns import quote, quote_path, quoted
+from icefloe.spark.columns import quote, quote_path, quoted, selected
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.frames import frame_of
 from icefloe.spark.session import reading_by_id
@@ -91,12 +91,8 @@ class MergeJoin:
             joined = joined.withColumn(_RANK, _rank())
             action = F.when(F.col(_RANK) == 1, action)
         labelled = joined.withColumn(columns.ACTION, action)
-        return labelled.select(
-            columns.POS,
-            columns.SOURCE_ROW,
-            columns.ACTION,
-            *(alone._new_value(name).alias(name) for name in names),
-        )
+        numbers = (columns.POS, columns.SOURCE_ROW, columns.ACTION)
+        return selected(labelled, [*numbers, *map(alone._new_value, names)])
 
     def looking_up(self, lookup: MergeLookup, *, probes: bool) -> MergeJoin:
         """The same join, where an index finds rows of the table by the source's keys.
@@ -120,11 +116,9 @@ class MergeJoin:
     def _labelled(self, names: Sequence[str]) -> DataFrame:
         labelled = self._joined(names).withColumn(columns.ACTION, self._action())
         labelled = labelled.filter(F.col(columns.ACTION).isNotNull())
-        rows = labelled.select(
-            F.expr(self.scan.keys.expression) if self._has_uris else F.col(columns.FILE),
-            *(F.col(name) for name in (columns.POS, columns.ACTION)),
-            *(self._new_value(name).alias(name) for name in names),
-        )
+        file = self.scan.keys.expression if self._has_uris else columns.FILE
+        new_values = map(self._new_value, names)
+        rows = selected(labelled, [file, columns.POS, columns.ACTION, *new_values])
         # A source that fits a broadcast changes few rows: few files need no shuffle.
         return rows if self.join.tasks is None else rows.coalesce(self.join.tasks)
 
@@ -284,26 +278,37 @@ class MergeJoin:
         """Of several source rows that match one row of the table, the first."""
         return joined.withColumn(_RANK, _rank()).filter(F.col(_RANK) == 1)
 
-    def _new_value(self, name: str) -> Column:
-        """The new value of a column; NULL in rows that are deleted."""
-        own = self.bound.sides.target_column(name)
+    def _new_value(self, name: str) -> Value:
+        """The new value of a column under its name; NULL in rows that are deleted."""
+        own = self.bound.sides.target_value(name)
         inserts_only = self.join.shape in (JoinShape.NONE, JoinShape.SOURCE_ANTI)
         values = {
             number: clause.values.get(name, own)
             for number, clause in enumerate(self.bound.clauses)
             if clause.then is Then.INSERT or (clause.then is Then.UPDATE and not inserts_only)
         }
-        first = next(iter(values.values()), None)
-        if first is None:
-            return F.lit(None).cast(self.bound.sides.target[name].dataType)
-        # A plain column can be read in every row; what may fail, only in rows that it is for.
-        is_plain = any(first is column for column in self.bound.source_columns.values())
-        if is_plain and all(value is first for value in values.values()):
-            return first
+        if not values:
+            return F.lit(None).cast(self.bound.sides.target[name].dataType).alias(name)
+        texts = [value for value in values.values() if isinstance(value, str)]
+        if len(texts) == len(values):
+            return f"{_chosen(dict(zip(values, texts, strict=True)), own)} AS {quote(name)}"
         new_value = F.lit(None)
         for number, value in values.items():
-            new_value = F.when(F.col(columns.ACTION) == number, value).otherwise(new_value)
-        return new_value
+            column = F.expr(value) if isinstance(value, str) else value
+            new_value = F.when(F.col(columns.ACTION) == number, column).otherwise(new_value)
+        return new_value.alias(name)
+
+
+def _chosen(texts: Mapping[int, str], own: Value) -> str:
+    """The value of a row's clause, where all are plain columns.
+
+    One of the source can be read in every row; that of the table is another in rows to insert.
+    """
+    first = next(iter(texts.values()))
+    if len({*texts.values()}) == 1 and not (isinstance(own, str) and own == first):
+        return first
+    cases = (f"WHEN {columns.ACTION} = {number} THEN {text}" for number, text in texts.items())
+    return f"CASE {' '.join(cases)} END"
 
 
 def _rank() -> Column:
