@@ -182,7 +182,7 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
         """What changes in both tiers, and the rows of files that do."""
         bound = plan.bound
         if isinstance(bound, LocalBound):
-            local = _LocalChange(plan, bound, statement_id, inline=self._goes_inline(plan))
+            local = LocalChange(plan, bound, statement_id, inline=self._goes_inline(plan))
             in_files = local.by_index() if self._deletes_by_index(plan) else local.by_reading()
             if in_files is None:
                 spark_plan = self._plan_with_spark(plan.state, chosen=(bound, plan.files))
@@ -220,7 +220,7 @@ def commits_locally(plan: _RowPlan) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _LocalChange:
+class LocalChange:
     """A certain statement whose rows the driver finds and changes, without Spark."""
 
     plan: _RowPlan
