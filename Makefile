@@ -126,10 +126,10 @@ bench-report: setup  ## benchmarks/report.md and the chart and table of docs/ben
 lock:  ## Resolve the dependencies again
 	$(PYTHON) -m pip install --quiet uv
 	$(PYTHON) -m uv pip compile --quiet --no-header --no-annotate --python-version 3.11 \
-	  --extra connect --extra postgresql --extra text --extra vector --group dev pyproject.toml --output-file requirements.lock
+	  --extra connect --extra postgresql --extra text --extra ui --extra vector --group dev pyproject.toml --output-file requirements.lock
 	$(PYTHON) -m uv pip compile --quiet --no-header --no-annotate --python-version 3.11 \
 	  pyproject.toml requirements-iceberg.in --output-file requirements-iceberg.lock
-	for peer in $(PEER_VENVS:.venv-%=%); do \
+	for peer in docs $(PEER_VENVS:.venv-%=%); do \
 	  $(PYTHON) -m uv pip compile --quiet --no-header --no-annotate --python-version 3.11 \
 	    requirements-$$peer.in --output-file requirements-$$peer.lock || exit 1; \
 	done
