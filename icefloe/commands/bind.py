@@ -63,9 +63,18 @@ def bind_statement(
         bind_condition(where, no_rows, schema.names, resolved),
         bind_assignments(assignments, no_rows, schema, resolved),
         lower_condition(where, state, spark),
-        any(map(has_subquery, [where, *(value for _, value in assignments)])),
+        _any_subquery(where, assignments),
         columns_named([where, *(part for pair in assignments for part in pair)], schema.names),
     )
+
+
+def row_statement_has_subquery(statement: RowStatement) -> bool:
+    """Whether an expression of an UPDATE or DELETE reads other tables or rows."""
+    return _any_subquery(statement.where, statement.assignments)
+
+
+def _any_subquery(where: Condition | None, assignments: Sequence[tuple[str, Expression]]) -> bool:
+    return any(map(has_subquery, [where, *(value for _, value in assignments)]))
 
 
 def analysed_once(value: Expression) -> Expression:
@@ -95,7 +104,7 @@ def lower_condition(
     )
 
 
-def has_subquery(text: Expression) -> bool:
+def has_subquery(text: Expression | None) -> bool:
     """Whether an expression reads other tables or rows."""
     if isinstance(text, Column):
         return "subquery" in str(text).lower()

@@ -62,7 +62,8 @@ class Context:
 class NeedsFlushError(Exception):
     """A statement cannot change inline rows where they are.
 
-    It reads the table twice, or also changes rows in files while the catalog has another database.
+    Its source reads the table, or it also changes rows in files while the catalog has another
+    database.
     """
 
 

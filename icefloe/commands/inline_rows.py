@@ -148,7 +148,7 @@ def change_inline_rows(
     """
     if cut is None or not len(cut.rows):
         return InlineChanges()
-    read = InlineChanges(read=frozenset(cut.rows.versions), read_at=cut.read_at)
+    read = read_rows_of(cut)
     if not bound.assigned and cut.is_exact and bound.lowered.exact_for_rows:
         return replace(read, removed=tuple(cut.rows.versions))
     changed = _changed_rows(spark, bound, cut, alias)
@@ -168,9 +168,14 @@ def remove_inline_rows(
         return InlineChanges()
     with translate_spark_errors([field.name for field in cut.schema.fields]):
         chosen = choose(inline_frame(spark, cut)).select(columns.POS).toArrow()
-    removed = versions_at(cut, chosen.column(columns.POS))
-    read = frozenset(cut.rows.versions)
-    return InlineChanges(removed=removed, read=read, read_at=cut.read_at)
+    return replace(read_rows_of(cut), removed=versions_at(cut, chosen.column(columns.POS)))
+
+
+def read_rows_of(cut: Cut) -> InlineChanges:
+    """No change of rows that were read; where a subquery read them, too, all must stay so."""
+    versions = cut.rows.versions
+    relied_on = tuple(versions) if cut.is_pinned else ()
+    return InlineChanges(read=frozenset(versions), read_at=cut.read_at, relied_on=relied_on)
 
 
 def versions_at(cut: Cut, row_ids: pa.ChunkedArray) -> tuple[RowVersion, ...]:

@@ -84,6 +84,8 @@ def with_inline_deletes(
         PointerMovedError: `state` is no longer the table's current state.
         ConflictError: Another engine replaced files with deleted rows, and these are not found.
     """
+    if state.inline_cut is not None:  # they were read before its rows
+        return state
     while True:
         state = context.tier.with_deletes(state)
         deletes = state.inline_deletes

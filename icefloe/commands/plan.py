@@ -44,7 +44,7 @@ class InlinePlan:
 
     def __str__(self) -> str:
         if self.matches is None:
-            return f"{self.rows} rows, which are flushed first: the statement reads the table twice"
+            return f"{self.rows} rows, which are flushed first"
         return f"{self.rows} rows, of which {self.matches} may match: these change in place"
 
 

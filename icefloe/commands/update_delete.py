@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from icefloe.commands.bind import Bound, bind_statement
+from icefloe.commands.bind import Bound, bind_statement, row_statement_has_subquery
 from icefloe.commands.context import (
     Context,
     ExplainableCommand,
-    NeedsFlushError,
     Outcome,
     row_report,
 )
@@ -91,9 +90,9 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
         self, state: TableState, chosen: tuple[LocalBound, FilePlan] | None = None
     ) -> _RowPlan:
         """The plan of a statement that Spark binds; its files may be chosen already."""
+        if state.has_inline_tier and row_statement_has_subquery(self.statement):
+            state = self.context.tier.pin(state)
         bound = bind_statement(self.statement, state, self.context.spark, self.context.resolve)
-        if bound.has_subquery and state.has_inline_tier:
-            raise NeedsFlushError
         files = None
         if chosen is not None:
             local, files = chosen

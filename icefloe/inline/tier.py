@@ -86,6 +86,7 @@ class Cut:
     # The last change that it has, where numbers of changes tell whether there was another.
     read_at: int | None = None
     through: int | None = None  # to flush into another database: all rows of changes up to this one
+    is_pinned: bool = False  # more than one read of a statement sees these rows
 
     def arrow(self) -> pa.Table:
         """The rows with the table's columns and types."""
@@ -178,8 +179,21 @@ class InlineTier:
         """
         if not state.has_inline_tier:
             return None
+        if state.inline_cut is not None:
+            return state.inline_cut
         condition = AlwaysTrue() if condition is None else condition
         return self._cut(state, condition, schema=schema, limit=limit)
+
+    def pin(self, state: TableState) -> TableState:
+        """The state with all its inline rows, for a statement that reads the table twice.
+
+        Raises:
+            PointerMovedError: `state` is no longer the table's current state.
+        """
+        cut = self.cut(state)
+        if cut is None:
+            return state
+        return replace(state, inline_cut=replace(cut, is_exact=False, is_pinned=True))
 
     def index_lookups(self, cut: Cut | None, condition: BooleanExpression) -> None:
         """Let the database find the rows of such conditions quickly, if there are many rows."""

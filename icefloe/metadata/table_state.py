@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException, ResolveError
@@ -32,6 +33,9 @@ from icefloe.errors import StatementError, UnsupportedTableError
 from icefloe.redaction import DISTINCT, masked_repr, register
 from icefloe.settings import INLINE_STORE, Settings
 from icefloe.storage.files import delete_files
+
+if TYPE_CHECKING:
+    from icefloe.inline.tier import Cut
 
 MAIN = "main"
 
@@ -69,6 +73,8 @@ class TableState:
     files_only: bool = False  # inline rows are not part of it: they are later, or in files by now
     # None where they have not been read; only a state that cannot have any is scanned then.
     inline_deletes: InlineDeletes | None = field(default=None, repr=False)
+    # All inline rows, where a statement reads the table more than once: each read sees the same.
+    inline_cut: Cut | None = field(default=None, repr=False)
 
     @property
     def alias(self) -> str:
@@ -157,7 +163,14 @@ def at_snapshot(state: TableState, snapshot_id: int) -> TableState:
         )
     schemas = {schema.schema_id: schema for schema in state.metadata.schemas}
     schema = schemas.get(snapshot.schema_id or 0, state.schema)
-    return replace(state, snapshot=snapshot, schema=schema, files_only=True, inline_deletes=None)
+    return replace(
+        state,
+        snapshot=snapshot,
+        schema=schema,
+        files_only=True,
+        inline_deletes=None,
+        inline_cut=None,
+    )
 
 
 def snapshot_as_of(state: TableState, timestamp: datetime) -> int:

@@ -9,6 +9,8 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
+import icefloe
+from icefloe import Lake
 from icefloe.inline.layout import InlineTable, inline_columns
 from icefloe.inline.store import InlineStore
 from icefloe.inline.tables import register_table
@@ -68,3 +70,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "lake")
     return f"{request.getfixturevalue('postgresql_database')} {tmp_path / 'lake'}"
+
+
+@pytest.fixture
+def other(lake: Lake, tmp_path: Path) -> Lake:
+    """Another connection to the lake of the test."""
+    return icefloe.connect(tmp_path / "lake", spark=lake.spark)

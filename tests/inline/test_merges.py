@@ -215,7 +215,7 @@ def test_explain_tells_what_happens_to_inline_rows(lake: Lake, inline_of):
     using = table.replace_using("id", [row(3)]).explain()
     assert using.inline == InlinePlan(3, 3)
     twice = table.update().set("n", "1").where("id = (SELECT max(id) FROM t0)").explain()
-    assert "3 rows, which are flushed first" in str(twice)
+    assert "inline 3 rows, of which 3 may match" in str(twice)
     assert inline_ids(table) == [None, 3, 4]
     table.flush()
     assert table.delete().where("id = 3").explain().inline is None

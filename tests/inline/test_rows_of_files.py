@@ -11,8 +11,7 @@ from urllib.parse import urlparse
 
 import pytest
 
-import icefloe
-from icefloe import Lake, Table
+from icefloe import Table
 from icefloe.commands import flush as flush_command
 from icefloe.commit.snapshot import SnapshotDraft
 from icefloe.errors import ConflictError
@@ -43,12 +42,6 @@ def filed(table_of) -> Callable[..., Table]:
         return table
 
     return make
-
-
-@pytest.fixture
-def other(lake: Lake, tmp_path: Path) -> Lake:
-    """Another connection to the same lake."""
-    return icefloe.connect(tmp_path / "lake", spark=lake.spark)
 
 
 def facts(table: Table) -> tuple[int, int]:

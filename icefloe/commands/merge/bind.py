@@ -108,7 +108,6 @@ def bind_merge(
     _refuse_unreachable(statement.clauses)
     statement = _analysed(statement)
     binder = _Binder.of(statement, source, state, spark, resolve, added)
-    expressions = [e for clause in statement.clauses for e in _expressions(clause)]
     clauses = tuple(binder.clause(clause) for clause in statement.clauses)
     return BoundMerge(
         binder.sides,
@@ -116,8 +115,15 @@ def bind_merge(
         binder.keys,
         binder.lowered(statement.on if isinstance(statement.on, str) else None),
         clauses,
-        any(map(has_subquery, [statement.on, *expressions])),
+        merge_has_subquery(statement),
     )
+
+
+def merge_has_subquery(statement: MergeStatement) -> bool:
+    """Whether an expression of a MERGE reads other tables or rows."""
+    on = statement.on if isinstance(statement.on, str | Column) else None
+    expressions = [e for clause in statement.clauses for e in _expressions(clause)]
+    return any(map(has_subquery, [on, *expressions]))
 
 
 def _analysed(statement: MergeStatement) -> MergeStatement:

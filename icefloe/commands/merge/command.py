@@ -16,7 +16,7 @@ from icefloe.commands.context import (
     row_report,
 )
 from icefloe.commands.inline_rows import with_inline_changes
-from icefloe.commands.merge.bind import BoundClause, BoundMerge, bind_merge
+from icefloe.commands.merge.bind import BoundClause, BoundMerge, bind_merge, merge_has_subquery
 from icefloe.commands.merge.files import MergeFiles, choose_merge_files
 from icefloe.commands.merge.held_source import held_rows, held_source
 from icefloe.commands.merge.inline import MergedInlineRows, merge_inline_rows
@@ -97,10 +97,11 @@ class MergeCommand(ExplainableCommand[_MergePlan | LocalUpsert]):
         before = {field.name for field in state.schema.fields}
         state = updates.applied(state) if updates else state
         added = [field.name for field in state.schema.fields if field.name not in before]
-        bound = bind_merge(statement, source.frame, state, context.spark, context.resolve, added)
-        reads_other_rows = bound.has_subquery or statement.source_reads_target
-        if state.has_inline_tier and (updates or reads_other_rows):
+        if state.has_inline_tier and (updates or statement.source_reads_target):
             raise NeedsFlushError
+        if state.has_inline_tier and merge_has_subquery(statement):
+            state = context.tier.pin(state)
+        bound = bind_merge(statement, source.frame, state, context.spark, context.resolve, added)
         files = choose_merge_files(bound, source, state, statement.options)
         cut = context.tier.cut(state, files.matcher.row_condition)
         unpartitioned = state.metadata.spec().is_unpartitioned()

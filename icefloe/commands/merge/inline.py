@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from icefloe.commands.context import NeedsFlushError
-from icefloe.commands.inline_rows import versions_at
+from icefloe.commands.inline_rows import read_rows_of, versions_at
 from icefloe.commands.input_rows import as_schema
 from icefloe.commands.merge.label import MergeJoin
 from icefloe.commands.scan import inline_frame
@@ -56,14 +56,14 @@ def merge_inline_rows(joined: MergeJoin, cut: Cut) -> MergedInlineRows:
     updated, deleted = _with_action(pairs, updates), _with_action(pairs, deletes)
     _refuse_double_matches(joined, cut, pairs, [*_row_ids(updated), *_row_ids(deleted)])
     actions = Counter(pairs.column(columns.ACTION).to_pylist())
+    read = read_rows_of(cut)
     return MergedInlineRows(
-        InlineChanges(
+        replace(
+            read,
             removed=versions_at(cut, deleted.column(columns.POS)),
             replaced=versions_at(cut, updated.column(columns.POS)),
             new_values=as_schema(updated.select(names), cut.schema) if len(updated) else None,
-            read=frozenset(cut.rows.versions),
-            read_at=cut.read_at,
-            relied_on=_relied_on(joined, cut, pairs),
+            relied_on=read.relied_on or _relied_on(joined, cut, pairs),
         ),
         tuple(actions[number] for number in range(len(joined.bound.clauses))),
         pc.unique(pairs.column(columns.SOURCE_ROW).drop_null()),

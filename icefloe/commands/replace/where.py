@@ -12,11 +12,10 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from icefloe.commands.bind import Bound, bind_statement
+from icefloe.commands.bind import Bound, bind_statement, row_statement_has_subquery
 from icefloe.commands.context import (
     Context,
     ExplainableCommand,
-    NeedsFlushError,
     Outcome,
     row_report,
 )
@@ -359,10 +358,10 @@ class ReplaceRowsCommand(_ReplaceWhere, ExplainableCommand[_RowsPlan]):
             RowStatement(UpdateKind.DELETE, r.predicate, (), self.options)
             for r in self.statement.replacements
         ]
+        has_subquery = any(map(row_statement_has_subquery, deletes))
+        if has_subquery:
+            state = self.context.tier.pin(state)
         bound = [_bind(delete, self.context, state) for delete in deletes]
-        has_subquery = any(b.has_subquery for b in bound)
-        if has_subquery and state.has_inline_tier:
-            raise NeedsFlushError
         lowered = any_of([b.lowered for b in bound])
         cut = self.context.tier.cut(state, lowered.inclusive)
         files = plan_files(state, lowered)

@@ -1,0 +1,145 @@
+"""Statements whose subqueries read the table: both reads see the same rows, inline rows too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from icefloe import Lake, Table
+from icefloe.errors import ConflictError
+from support.races import once_before_publish
+from support.tables import row, rows, snapshots
+
+SCHEMA = "id BIGINT, region STRING, n INT"
+INLINE = {"icefloe.inline.enabled": "true"}
+
+InlineOf = Callable[..., Table]
+
+
+@pytest.fixture
+def inline_of(table_of) -> InlineOf:
+    """A table with rows 1 and 2 in a file, of which row 99 is deleted, and rows 3, 4 and 5 inline."""
+
+    def make(**options: Any) -> Table:
+        table = table_of(SCHEMA, properties=INLINE, **options)
+        table.append([row(1, n=1), row(2, "eu", 2), row(99)])
+        table.delete().where("id = 99").execute()
+        table.insert([row(3, n=3), row(4, "eu", 4), row(5, None, None)])
+        return table
+
+    return make
+
+
+@pytest.mark.requirement("L18", "L24")
+def test_an_update_reads_rows_of_both_tiers_and_changes_them_in_place(
+    inline_of, mode, partition_by
+):
+    table = inline_of(mode=mode, partition_by=partition_by)
+    before = len(snapshots(table))
+    update = table.update().set("n", "(SELECT sum(n) FROM t0)").where("n >= 2")
+    result = update.execute()
+    assert (result.rows_updated, table.inline.rows > 0) == (3, True)
+    assert len(snapshots(table)) <= before + 1  # nothing was flushed
+    assert rows(table, "id", "n") == [(1, 1), (2, 10), (3, 10), (4, 10), (5, None)]
+
+
+def test_inline_rows_alone_change_without_a_snapshot(inline_of):
+    table = inline_of()
+    before = table.snapshot_id
+    update = table.update().set("n", "0 - n").where("id = (SELECT max(id) - 1 FROM t0)")
+    result = update.execute()
+    assert (result.mode, result.rows_updated, result.snapshot_id) == ("inline", 1, None)
+    deleted = table.delete().where("n IS NULL AND EXISTS (SELECT 1 FROM t0 WHERE n = -4)").execute()
+    assert (deleted.mode, deleted.rows_deleted) == ("inline", 1)
+    assert (table.snapshot_id, table.inline.rows) == (before, 2)
+    assert rows(table, "id", "n") == [(1, 1), (2, 2), (3, 3), (4, -4)]
+
+
+def test_a_subquery_on_another_table_does_not_flush(inline_of, lake: Lake, partition_by):
+    table = inline_of(partition_by=partition_by)
+    erase = lake.create_table("erase", "id BIGINT", properties=INLINE)
+    erase.append([{"id": 2}])
+    erase.insert([{"id": 3}])
+    result = lake.sql("DELETE FROM t0 WHERE id IN (SELECT id FROM erase)")
+    assert (result.rows_deleted, table.inline.rows, erase.inline.rows) == (2, 2, 1)
+    assert rows(table, "id") == [(1,), (4,), (5,)]
+
+
+def test_a_merge_with_subqueries_changes_inline_rows_where_they_are(inline_of, partition_by):
+    table = inline_of(partition_by=partition_by)
+    source = [row(2, "eu", 20), row(4, "eu", 40), row(6, "us", 60)]
+    result = (
+        table.merge(source, on="target.id = source.id")
+        .when_matched("source.n > (SELECT max(n) FROM t0) * 5").update({"n": "source.n"})
+        .when_matched("target.id = (SELECT min(id) + 1 FROM t0)").delete()
+        .when_not_matched().insert_all()
+        .execute()
+    )  # fmt: skip
+    assert result.clauses == (1, 1, 1)
+    assert rows(table, "id", "n") == [(1, 1), (3, 3), (4, 40), (5, None), (6, 60)]
+    assert table.inline.rows == 3
+
+
+def test_replaced_rows_are_chosen_by_a_subquery_over_both_tiers(inline_of, mode, partition_by):
+    table = inline_of(mode=mode, partition_by=partition_by)
+    replace = table.replace_where("n > (SELECT avg(n) FROM t0)", [row(7, "eu", 9)])
+    result = replace.with_options(scope="rows").execute()
+    assert (result.rows_deleted, result.rows_inserted) == (2, 1)
+    assert rows(table, "id") == [(1,), (2,), (5,), (7,)]
+
+
+@pytest.mark.requirement("U13", "L27")
+@pytest.mark.every_variant
+@pytest.mark.parametrize(
+    ("theirs", "conflicts"),
+    [
+        (lambda table: table.insert([row(9, n=100)]), True),
+        (lambda table: table.delete().where("id = 4").execute(), True),
+        (lambda table: table.update().set("n", 100).where("id = 4").execute(), True),
+        (lambda table: table.delete().where("id = 2").execute(), True),
+        (lambda table: table.append([row(9, n=100)]), True),
+        (lambda table: table.flush(), False),
+        (lambda table: table.insert([]), False),
+    ],
+    ids=["insert", "delete inline", "update inline", "delete filed", "append", "flush", "nothing"],
+)
+def test_a_row_that_a_subquery_read_must_not_change(inline_of, lake, other, theirs, conflicts):
+    """The statement changes row 3 alone, by the greatest n of all rows."""
+    table = inline_of()
+    once_before_publish(lake, lambda: theirs(other.table("t0")))
+    update = table.update().set("n", "(SELECT max(n) FROM t0)").where("id = 3")
+    if conflicts:
+        with pytest.raises(ConflictError):
+            update.execute()
+        assert (3, 3) in rows(table, "id", "n")
+        update.execute()
+    else:
+        update.execute()
+    greatest = max(n for _, n in rows(table, "id", "n") if n is not None)
+    assert (3, greatest) in rows(table, "id", "n")
+
+
+def test_both_reads_see_the_rows_of_one_time(inline_of, lake, other, monkeypatch):
+    """Rows that others insert and remove between the two reads are in neither."""
+    table, theirs, exists = inline_of(), other.table("t0"), lake.catalog.table_exists
+    pending: list[int] = [1]
+
+    def between_the_reads(name: str) -> bool:
+        if pending:
+            pending.pop()
+            theirs.insert([row(9, n=100)])
+            theirs.delete().where("id = 9").execute()
+            theirs.insert([row(8, n=50)])
+        return bool(exists(name))
+
+    update = table.update().set("n", "(SELECT max(n) FROM t0)").where("id IN (3, 8)")
+    monkeypatch.setattr(lake.catalog, "table_exists", between_the_reads)
+    with pytest.raises(ConflictError, match="inline rows"):
+        update.execute()
+    assert rows(table, "id", "n") == [(1, 1), (2, 2), (3, 3), (4, 4), (5, None), (8, 50)]
+    pending.append(1)
+    update.with_options(isolation="snapshot").execute()
+    after = [(1, 1), (2, 2), (3, 50), (4, 4), (5, None), (8, 50), (8, 50)]
+    assert rows(table, "id", "n") == after
