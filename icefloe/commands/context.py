@@ -16,7 +16,8 @@ from icefloe.commands.plan import Plan
 from icefloe.commit.conflicts import ConflictCheck
 from icefloe.commit.snapshot import RemovedFiles
 from icefloe.file_changes import FileChanges
-from icefloe.inline.tier import Cut, InlineTier
+from icefloe.inline.cut import Cut
+from icefloe.inline.tier import InlineTier
 from icefloe.metadata.table_state import TableState
 from icefloe.results import DmlResult, RowCounts
 from icefloe.settings import UpdateMode

@@ -28,7 +28,7 @@ from icefloe.file_changes import (
     RemoveFiles,
     RowVersion,
 )
-from icefloe.inline.tier import Cut
+from icefloe.inline.cut import Cut
 from icefloe.metadata.files import unpartitioned_specs
 from icefloe.metadata.table_state import MetadataUpdates, TableState
 from icefloe.pruning.candidates import choose_files

@@ -19,12 +19,13 @@ from icefloe.commit.publish import find_earlier_result
 from icefloe.errors import CommitOutcomeUnknown, StorageError
 from icefloe.file_changes import FileChanges, InlineChanges, RowVersion
 from icefloe.inline.bookkeeping import claim_key, find_seq
+from icefloe.inline.cut import Cut
 from icefloe.inline.encode import encode_rows
 from icefloe.inline.layout import InlineTable, Value, inline_columns
 from icefloe.inline.rows import insert_rows
 from icefloe.inline.store import ChangeStamp, StoreConnection
 from icefloe.inline.tables import add_missing_columns, register_table
-from icefloe.inline.tier import Cut, InlineTier
+from icefloe.inline.tier import InlineTier
 from icefloe.metadata.table_state import TableState
 from icefloe.results import INLINE_MODE, DmlResult
 from icefloe.settings import INLINE_STORE

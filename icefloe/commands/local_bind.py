@@ -30,7 +30,7 @@ from pyiceberg.types import (
 
 from icefloe.commands.input_rows import as_schema
 from icefloe.file_changes import InlineChanges
-from icefloe.inline.tier import Cut
+from icefloe.inline.cut import Cut
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.comparisons import FilePredicate
 from icefloe.pruning.conditions import is_plain_sql, lower_certain

@@ -30,6 +30,7 @@ from icefloe.commands.context import Context
 from icefloe.commit.conflicts import changes_of
 from icefloe.errors import ConflictError, StorageError
 from icefloe.inline.bookkeeping import next_stamp
+from icefloe.inline.cut import PointerMovedError
 from icefloe.inline.deletes import (
     DeleteFacts,
     add_deletes,
@@ -38,7 +39,6 @@ from icefloe.inline.deletes import (
     write_facts,
     write_former_deletes,
 )
-from icefloe.inline.tier import PointerMovedError
 from icefloe.metadata.manifests import read_snapshot_files
 from icefloe.metadata.table_state import MAIN, InlineDeletes, TableState, ancestors
 from icefloe.pruning.candidates import Candidate, choose_files

@@ -39,8 +39,8 @@ from icefloe.commit.publish import IDEMPOTENCY_KEY, Commit, find_earlier_result,
 from icefloe.commit.snapshot import RemovedFiles
 from icefloe.errors import ConflictError, StatementError
 from icefloe.indexes.definitions import delete_written_files
+from icefloe.inline.cut import PointerMovedError
 from icefloe.inline.facts import read_inline_facts
-from icefloe.inline.tier import PointerMovedError
 from icefloe.metadata.table_state import MAIN, TableState, ancestors
 from icefloe.results import INLINE_MODE, SUMMARY_PREFIX, DmlResult
 from icefloe.settings import INLINE_STORE

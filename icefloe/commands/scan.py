@@ -20,7 +20,7 @@ from icefloe.commands.context import Context
 from icefloe.commands.local_bind import lower_locally
 from icefloe.commands.lost_deletes import with_inline_deletes
 from icefloe.errors import ColumnNotFoundError, StatementError
-from icefloe.inline.tier import INLINE_FILE, Cut, PointerMovedError
+from icefloe.inline.cut import INLINE_FILE, Cut, PointerMovedError
 from icefloe.metadata.table_state import TableState, at_snapshot, snapshot_as_of
 from icefloe.pruning.candidates import Candidate, plan_files
 from icefloe.pruning.comparisons import FilePredicate

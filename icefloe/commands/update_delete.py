@@ -33,7 +33,7 @@ from icefloe.commands.row_changes import (
 from icefloe.commit.conflicts import ConflictCheck
 from icefloe.deletes.dangling import dangling_deletes
 from icefloe.file_changes import DeletedRows, FileChanges, RemoveFiles
-from icefloe.inline.tier import Cut
+from icefloe.inline.cut import Cut
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate, FilePlan, plan_files
 from icefloe.pruning.comparisons import UNKNOWN

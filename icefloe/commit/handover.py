@@ -43,6 +43,7 @@ from icefloe.inline.bookkeeping import (
     remove_intent,
     write_intent,
 )
+from icefloe.inline.cut import PointerMovedError
 from icefloe.inline.deletes import read_facts
 from icefloe.inline.encode import encode_rows
 from icefloe.inline.intents import conclude
@@ -58,7 +59,7 @@ from icefloe.inline.rows import (
 )
 from icefloe.inline.store import ChangeStamp, StoreConnection
 from icefloe.inline.tables import add_missing_columns, dropped, swap_pointer
-from icefloe.inline.tier import InlineTier, PointerMovedError
+from icefloe.inline.tier import InlineTier
 from icefloe.inline.where import row_filter
 from icefloe.metadata.table_state import (
     StagedMetadata,

@@ -1,21 +1,13 @@
-"""The inline tier of a lake: rows in a database that are part of its tables.
-
-A cut is a pair of metadata and inline rows that existed together. Rows and pointer read one after
-the other would miss rows of a flush in between, or have them twice. Where the catalog is in the
-same database, the rows are read in one transaction with the pointer to the metadata. Where it is
-not, rows that the metadata says are in files are left out, and the pointer is read again after the
-rows.
-"""
+"""The inline tier of a lake: rows in a database that are part of its tables."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import pyarrow as pa
 import sqlalchemy as sa
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -35,14 +27,13 @@ from icefloe.inline.bookkeeping import (
     remove_keys,
     stamp_above,
 )
-from icefloe.inline.decode import RowNames, decode_rows
+from icefloe.inline.cut import Cut, PointerMovedError
 from icefloe.inline.deletes import read_deletes, read_facts, read_former_deletes
 from icefloe.inline.intents import clean_up, wait_for_intents
 from icefloe.inline.layout import InlineTable, inline_columns
 from icefloe.inline.lookups import LookupIndexes
 from icefloe.inline.many_rows import read_rows
 from icefloe.inline.rows import (
-    InlineRows,
     count_rows,
     last_change,
     select_versions,
@@ -67,31 +58,6 @@ from icefloe.inline.where import SqlCondition, translate
 from icefloe.metadata.table_state import InlineDeletes, TableState
 from icefloe.redaction import scrubbed
 from icefloe.settings import INLINE, INLINE_STORE, flushed_through
-
-INLINE_FILE = "inline"  # what `_file` is for an inline row
-
-
-class PointerMovedError(Exception):
-    """The table was committed to between reading its metadata and its inline rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Inline rows of a table at the time of its metadata."""
-
-    table: InlineTable
-    schema: Schema
-    rows: InlineRows
-    is_exact: bool  # exactly the rows that the condition is TRUE for
-    # The last change that it has, where numbers of changes tell whether there was another.
-    read_at: int | None = None
-    through: int | None = None  # to flush into another database: all rows of changes up to this one
-    is_pinned: bool = False  # more than one read of a statement sees these rows
-
-    def arrow(self) -> pa.Table:
-        """The rows with the table's columns and types."""
-        names = RowNames(self.table.full_name, self.rows.row_ids)
-        return decode_rows(self.rows.values, self.schema, len(self.rows), names)
 
 
 class InlineTier:

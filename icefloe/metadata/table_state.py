@@ -35,7 +35,7 @@ from icefloe.settings import INLINE_STORE, Settings
 from icefloe.storage.files import delete_files
 
 if TYPE_CHECKING:
-    from icefloe.inline.tier import Cut
+    from icefloe.inline.cut import Cut
 
 MAIN = "main"
 

@@ -39,9 +39,10 @@ from icefloe.errors import (
     StorageError,
     UnsupportedTableError,
 )
+from icefloe.inline.cut import PointerMovedError
 from icefloe.inline.layout import INTENT
 from icefloe.inline.rows import insert_rows
-from icefloe.inline.tier import InlineTier, PointerMovedError
+from icefloe.inline.tier import InlineTier
 from icefloe.metadata.table_state import TableState
 from support.races import once_before_publish
 from support.rest_catalog import Land, Reply, RestCatalogServer, failure, running_catalog

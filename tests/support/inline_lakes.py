@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from icefloe import Lake, Table
+from icefloe.inline.cut import PointerMovedError
 from icefloe.inline.layout import TABLE
-from icefloe.inline.tier import PointerMovedError
 from icefloe.lake import open_catalog
 from icefloe.metadata.table_state import TableState
 

@@ -29,7 +29,7 @@ from icefloe.commands.merge.source import MergeSource, pinned_source
 from icefloe.commands.plan import Plan, with_footers
 from icefloe.commit.conflicts import ConflictCheck, MatchedRows
 from icefloe.file_changes import FileChanges, InlineChanges
-from icefloe.inline.tier import Cut
+from icefloe.inline.cut import Cut
 from icefloe.metadata.table_state import MetadataUpdates, TableState
 from icefloe.pruning.comparisons import UNKNOWN
 from icefloe.pruning.file_matcher import FileMatcher

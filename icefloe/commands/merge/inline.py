@@ -20,7 +20,7 @@ from icefloe.commands.merge.label import MergeJoin
 from icefloe.commands.scan import inline_frame
 from icefloe.errors import CardinalityError
 from icefloe.file_changes import InlineChanges
-from icefloe.inline.tier import Cut
+from icefloe.inline.cut import Cut
 from icefloe.spark import columns
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.statements import Then

@@ -31,7 +31,7 @@ from icefloe.commands.replace.written_rows import (
 )
 from icefloe.commands.write import NO_ROWS_READ
 from icefloe.file_changes import FileChanges, RemovePartitions
-from icefloe.inline.tier import Cut
+from icefloe.inline.cut import Cut
 from icefloe.metadata.files import partition_key_of
 from icefloe.metadata.manifests import list_manifests
 from icefloe.metadata.table_state import TableState

@@ -38,7 +38,7 @@ from icefloe.commands.replace.written_rows import (
 from icefloe.commands.write import NO_ROWS_READ
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.file_changes import FileChanges
-from icefloe.inline.tier import Cut
+from icefloe.inline.cut import Cut
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate, plan_files

@@ -39,7 +39,7 @@ from icefloe.commit.conflicts import ConflictCheck
 from icefloe.deletes.dangling import dangling_deletes
 from icefloe.errors import InvalidPredicateError, ParseError
 from icefloe.file_changes import FileChanges, RemoveFiles
-from icefloe.inline.tier import Cut
+from icefloe.inline.cut import Cut
 from icefloe.metadata.files import PartitionKey
 from icefloe.metadata.manifests import schema_for_spec
 from icefloe.metadata.table_state import TableState

@@ -25,7 +25,7 @@ from icefloe.commands.plan import Plan, plan_statement
 from icefloe.commands.replace.partition_match import NULL, values_of
 from icefloe.commands.row_changes import RowChange, change_rows
 from icefloe.commit.conflicts import ConflictCheck
-from icefloe.inline.tier import Cut
+from icefloe.inline.cut import Cut
 from icefloe.metadata.files import partition_key_of
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate, FilePlan, SkippedFile

@@ -16,7 +16,7 @@ from icefloe.commands.search.vectors import search_vectors
 from icefloe.errors import StatementError
 from icefloe.indexes.definitions import IndexDefinition
 from icefloe.indexes.kinds import KINDS
-from icefloe.inline.tier import PointerMovedError
+from icefloe.inline.cut import PointerMovedError
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import choose_files
 from icefloe.pruning.comparisons import UNKNOWN

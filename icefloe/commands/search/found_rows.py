@@ -19,7 +19,7 @@ from pyspark.sql import types as T
 from icefloe.commands.scan import inline_frame
 from icefloe.deletes.row_positions import as_array
 from icefloe.indexes.definitions import IndexDefinition
-from icefloe.inline.tier import INLINE_FILE, Cut
+from icefloe.inline.cut import INLINE_FILE, Cut
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate
 from icefloe.scan.read_guard import guarded
