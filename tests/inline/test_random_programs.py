@@ -22,8 +22,16 @@ CONDITIONS = [
     "n IS NULL AND id > {k}",
     "n % 3 = 1",
     "NOT (region = 'us' AND n = {k})",
+    "id = (SELECT max(id) FROM t0)",
+    "n > (SELECT avg(n) FROM t0 WHERE id < {k})",
 ]
-VALUES = ["n + 1", "NULL", "{k}", "CASE WHEN region = 'eu' THEN n ELSE id END"]
+VALUES = [
+    "n + 1",
+    "NULL",
+    "{k}",
+    "CASE WHEN region = 'eu' THEN n ELSE id END",
+    "(SELECT min(id) FROM t0 WHERE n IS NOT NULL)",
+]
 
 
 class Program:
@@ -34,6 +42,7 @@ class Program:
         self.random = random.Random(seed)
         self.model = duckdb.connect()
         self.model.execute("CREATE TABLE t (id BIGINT, region VARCHAR, n INT)")
+        self.model.execute("CREATE VIEW t0 AS SELECT * FROM t")  # its name in subqueries
         self.steps: list[str] = []
 
     def condition(self) -> str:
