@@ -126,8 +126,9 @@ def leave_small_changes_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def jobs(spark: SparkSession) -> Callable[[], int]:
-    """Counts the jobs that the session has run."""
-    return lambda: len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+    """Counts the jobs that the session has started; the status tracker forgets old ones."""
+    scheduler = spark.sparkContext._jsc.sc().dagScheduler()
+    return lambda: int(scheduler.numTotalJobs())
 
 
 @pytest.fixture(params=["copy-on-write", "merge-on-read"])

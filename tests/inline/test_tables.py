@@ -311,11 +311,14 @@ def test_changes_of_both_tiers_are_one_snapshot(inline_of, how, partition_by):
 
 
 @pytest.mark.requirement("X07")
-def test_statements_that_read_the_table_twice_flush_first(inline_of, mode):
+def test_statements_that_read_the_table_twice_change_inline_rows(inline_of, mode):
     table = inline_of([row(1, n=1), row(2, n=2)], [row(3, n=3), row(4, n=4)], mode=mode)
     table.update().set("n", "n + (SELECT max(n) FROM t0)").where("id IN (1, 3)").execute()
     assert rows(table, "id", "n") == [(1, 5), (2, 2), (3, 7), (4, 4)]
-    assert inline_rows(table) == 0
+    assert filed_ids(table) == [1, 2]
+    assert inline_rows(table) == (
+        2 if mode == "copy-on-write" else 3
+    )  # few rows of files go inline
 
 
 def test_merge_matches_rows_of_both_tiers(inline_of, mode, partition_by):

@@ -253,6 +253,8 @@ def test_files_that_cannot_have_such_rows_are_not_read(lake, jobs):
     table.set_properties({"icefloe.inline.deletes": False})
     both = table.delete().where("id IN (3, 150)").execute()
     assert (both.rows_deleted, both.snapshot_id is None) == (2, False)
+    assert jobs() == before
+    assert table.update().set("n", "n + 1").where("id IN (4, 151)").execute().rows_updated == 2
     assert jobs() > before
 
 
