@@ -7,13 +7,13 @@ BIN := $(VENV)/bin
 ICEBERG_VENV := .venv-iceberg
 PEER_VENVS := .venv-deltars .venv-sail .venv-pyiceberg
 PYTEST := $(BIN)/python -m pytest
-DEFAULT_TESTS := -m "not slow and not iceberg and not cluster"
-QUICK_TESTS := -m "not spark and not slow and not iceberg and not cluster"
+DEFAULT_TESTS := -m "not slow and not iceberg and not cluster and not s3"
+QUICK_TESTS := -m "not spark and not slow and not iceberg and not cluster and not s3"
 # Two processes, each with one Spark session: most of a test is waiting for one thread of Spark.
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo lint typing quick test test-all test-seed test-iceberg test-cluster lock clean \
+.PHONY: help setup system demo lint typing quick test test-all test-seed test-iceberg test-cluster test-s3 lock clean \
   bench bench-full bench-size bench-merge bench-large bench-replace bench-report bench-peers
 
 help:  ## Show what there is
@@ -47,7 +47,7 @@ test: lint typing  ## Lint, types, and the tests that take minutes
 	$(PYTEST) -n $(WORKERS) --dist worksteal $(DEFAULT_TESTS)
 
 test-all: lint typing  ## Every test of this environment, the slow ones too
-	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not iceberg and not cluster"
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not iceberg and not cluster and not s3"
 
 test-seed: setup  ## One random program of each kind against DuckDB: ICEFLOE_SEED=17 make test-seed
 	$(PYTEST) tests/properties
@@ -64,6 +64,9 @@ test-iceberg: system $(ICEBERG_VENV)/.installed  ## Take turns with Iceberg's ow
 test-cluster: setup  ## The smoke suite on a standalone cluster and over Spark Connect
 	ICEFLOE_TEST_BACKEND=cluster $(PYTEST) -m cluster tests/cluster
 	ICEFLOE_TEST_BACKEND=connect $(PYTEST) -m cluster tests/cluster
+
+test-s3: setup  ## Object stores: a real S3 server, Iceberg's REST catalog, faults between them and us
+	$(PYTEST) -m s3 tests/s3
 
 $(PEER_VENVS:=/.installed): .venv-%/.installed: requirements-%.lock | system
 	$(PYTHON) -m venv .venv-$*
