@@ -50,3 +50,13 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def load_ipython_extension(shell: object) -> None:
+    """`%load_ext icefloe`: SQL cells, `%%lake`."""
+    import_module("icefloe.cli.magics").load(shell)
+
+
+def unload_ipython_extension(shell: object) -> None:
+    """`%unload_ext icefloe`."""
+    import_module("icefloe.cli.magics").unload(shell)

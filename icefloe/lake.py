@@ -32,6 +32,7 @@ from icefloe.commit.catalog import (
     reading_catalog,
     rename_in_catalog,
 )
+from icefloe.display import Cells, block_html, table_html
 from icefloe.errors import (
     IcefloeError,
     StatementError,
@@ -55,6 +56,7 @@ from icefloe.settings import (
     UpdateMode,
     properties_to_store,
 )
+from icefloe.spark.progress import show_in_notebook
 from icefloe.spark.session import session_of, started
 from icefloe.spark.table_names import DEFAULT_NAMESPACE
 from icefloe.sql.names import Names
@@ -65,6 +67,7 @@ from icefloe.table import Table
 log = logging.getLogger("icefloe")
 
 EMBEDDED_CATALOG = "icefloe"
+_SHOWN_TABLES = 100  # in a notebook
 _opened: list[ref[Lake]] = []  # in the order of opening
 _INLINE_URI = "inline-uri"  # in PyIceberg's configuration
 _SQLITE_WAIT_S = 60  # writers of one SQLite catalog wait for each other rather than fail
@@ -93,6 +96,7 @@ def connect(
     inline_uri = inline_uri or configured_inline_uri(catalog)
     lake = Lake(open_catalog(warehouse, catalog, properties), spark, inline_uri)
     _ = lake.spark  # fail or start now, not at the first statement
+    show_in_notebook()
     _opened[:] = [*(earlier for earlier in _opened if earlier() is not None), ref(lake)]
     return lake
 
@@ -137,6 +141,16 @@ class Lake:
 
     def __repr__(self) -> str:
         return redacted(f"Lake({self._catalog.name!r})")
+
+    def _repr_html_(self) -> str:
+        """The names of the tables, for notebooks."""
+        try:
+            names = self.tables()
+        except Exception as error:  # noqa: BLE001 - of any catalog; a repr has to show something
+            return block_html(f"{self!r}: its tables cannot be listed: {error}")
+        shown = [(name,) for name in names[:_SHOWN_TABLES]]
+        noun = "table" if len(names) == 1 else "tables"
+        return table_html(Cells((noun,), shown), f"{self!r}: {len(names):,} {noun}")
 
     @property
     def spark(self) -> SparkSession:

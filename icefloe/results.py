@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
+from icefloe.display import ShownAsTable
 from icefloe.redaction import masked_repr
 
 SUMMARY_PREFIX = "icefloe."
@@ -31,7 +32,7 @@ class RowCounts:
 
 @masked_repr
 @dataclass(frozen=True)
-class DmlResult(RowCounts):
+class DmlResult(ShownAsTable, RowCounts):
     """What one statement did. Every number is measured.
 
     `snapshot_id` is None when nothing had to change, in which case no snapshot was made.
@@ -70,6 +71,9 @@ class DmlResult(RowCounts):
         last = [*(name for name in counters if name not in rows), "clauses"]
         middle = [f.name for f in fields(self) if f.name not in (*first, *last)]
         return {name: getattr(self, name) for name in (*first, *middle, *last)}
+
+    def _figures(self) -> Mapping[str, object]:
+        return self.as_dict()
 
     def as_json(self) -> str:
         """Every figure as JSON, which `from_json` reads."""
@@ -141,7 +145,7 @@ class DmlResult(RowCounts):
 
 @masked_repr
 @dataclass(frozen=True)
-class ExpireResult:
+class ExpireResult(ShownAsTable):
     """What expiring the history of a table did.
 
     `files_failed` could not be deleted; nothing refers to them any more, so `remove_orphans` finds
@@ -176,7 +180,7 @@ class ExpireResult:
 
 @masked_repr
 @dataclass(frozen=True)
-class OrphansResult:
+class OrphansResult(ShownAsTable):
     """Files that nothing refers to; deleted, unless it was a dry run."""
 
     dry_run: bool
@@ -193,7 +197,7 @@ class OrphansResult:
 
 
 @dataclass(frozen=True)
-class RewriteManifestsResult:
+class RewriteManifestsResult(ShownAsTable):
     """What rewriting the manifests did; `snapshot_id` is None when they were well laid out."""
 
     snapshot_id: int | None = None
@@ -208,7 +212,7 @@ class RewriteManifestsResult:
 
 
 @dataclass(frozen=True)
-class IndexResult:
+class IndexResult(ShownAsTable):
     """What building an index did: its coverage of the table's data files, new and old.
 
     Files that it does not cover are read as if there were no index.

@@ -30,7 +30,10 @@ from icefloe.commands.replace.partitions_of import partitions_of
 from icefloe.commands.run import flush, insert, run
 from icefloe.commands.scan import ScanRequest, count_rows, read_arrow, read_pandas, read_rows
 from icefloe.commands.search.command import Search, search
+from icefloe.display import Cells, block_html, figures_html, table_html
+from icefloe.errors import IcefloeError
 from icefloe.inline.facts import InlineFacts, read_inline_facts
+from icefloe.inspection.facts import table_facts
 from icefloe.inspection.log import render_log
 from icefloe.inspection.metadata_tables import metadata_table
 from icefloe.maintenance.compact import compact
@@ -75,6 +78,13 @@ class Table:
 
     def __repr__(self) -> str:
         return redacted(f"Table({self._name!r})")
+
+    def _repr_html_(self) -> str:
+        """Columns and counts, for notebooks."""
+        try:
+            return _facts_html(table_facts(self._name, self.iceberg))
+        except IcefloeError as error:  # it was dropped, for example
+            return block_html(f"{self!r}: {error}")
 
     # Metadata
 
@@ -412,3 +422,22 @@ class Table:
 
     def _context(self) -> Context:
         return self._lake.context(self._state)
+
+
+def _facts_html(facts: Mapping[str, Any]) -> str:
+    names = ("name", "type", "required", "comment")
+    rows = [[one[name] or "" for name in names] for one in facts["columns"]]
+    snapshot = facts["snapshot"]
+    figures = {
+        "partitioned by": ", ".join(facts["partition_by"]) or "nothing",
+        "rows in files": "unknown" if facts["rows"] is None else facts["rows"],
+        "data files": facts["data_files"],
+        "delete files": facts["delete_files"],
+        "bytes": facts["bytes"],
+        "snapshot": str(snapshot["id"]) if snapshot else "none yet",
+        "snapshots": facts["snapshots"],
+        "location": facts["location"],
+        "format": f"Iceberg v{facts['format_version']}",
+    }
+    columns = table_html(Cells(names, rows), facts["table"])
+    return columns + figures_html("", {k: v for k, v in figures.items() if v is not None})

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from io import StringIO
 from itertools import islice
 from typing import Any
 
@@ -81,7 +82,8 @@ class Output:
         if len(records.names) == 1 and len(shown) == 1 and "\n" in str(shown[0][0]):
             stdout().print(Text(cell_text(shown[0][0])))  # a plan: text of several lines
             return
-        stdout().print(_table_of(records, shown))
+        style = box.ROUNDED if sys.stdout.isatty() else box.ASCII
+        stdout().print(_table_of(records, shown, style))
         if has_more:
             self.note(f"{count(len(shown), 'row')} shown, there are more: use --limit N")
         else:
@@ -107,8 +109,15 @@ def stderr() -> Console:
     return Console(file=sys.stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
-def _table_of(records: Records, rows: Sequence[Sequence[object]]) -> Table:
-    style = box.ROUNDED if sys.stdout.isatty() else box.ASCII
+def plain_table(records: Records) -> str:
+    """A table as text without colours."""
+    text = StringIO()
+    console = Console(file=text, color_system=None, width=_NO_WRAP)
+    console.print(_table_of(records, list(records.rows), box.ASCII))
+    return text.getvalue().rstrip("\n")
+
+
+def _table_of(records: Records, rows: Sequence[Sequence[object]], style: box.Box) -> Table:
     table = Table(box=style, header_style="bold")
     for name, numeric in zip(records.names, records.numeric, strict=True):
         table.add_column(

@@ -11,9 +11,8 @@ from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO, TypeVar
+from typing import Any, NoReturn, Self, TextIO, TypeVar
 
-from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -23,9 +22,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from icefloe.cli.output import stderr
 from icefloe.errors import CommitStateUnknownError
 from icefloe.lake import Lake
-
-if TYPE_CHECKING:
-    from pyspark import StatusTracker
+from icefloe.spark.progress import REFRESH_S, SHOW_AFTER_S, task_counts
 
 _CANCEL_AFTER_S = 5.0  # from then on a second Ctrl-C exits the program
 _POLL_S = 0.2
@@ -76,6 +73,10 @@ class Worker:
             with suppress(Exception):
                 self._cancel(self._latest)
         self._pool.submit(self._lake.stop).result()
+        self.close()
+
+    def close(self) -> None:
+        """End the thread; the lake stays open."""
         self._pool.shutdown()
 
     def _with_session(self, work: Callable[[ProgressLine], T], progress: ProgressLine) -> T:
@@ -127,9 +128,6 @@ def _exit_now() -> NoReturn:
 # -------------------------------------------------------------------------------------------------
 # The progress line, shown only if stderr is a terminal
 
-_SHOW_AFTER_S = 0.4  # quick statements show nothing
-_REFRESH_S = 0.2
-
 
 class ProgressLine:
     """Shows the tasks of running jobs until stopped; a separate thread polls Spark."""
@@ -166,7 +164,7 @@ class ProgressLine:
 
     def _show(self, terminal: TextIO) -> None:
         with terminal:
-            if self._stopped.wait(_SHOW_AFTER_S):
+            if self._stopped.wait(SHOW_AFTER_S):
                 return
             line = Progress(
                 SpinnerColumn(),
@@ -181,7 +179,7 @@ class ProgressLine:
                 task = line.add_task("", total=None, tasks="")
                 while not self._stopped.is_set():
                     line.update(task, **self._state())
-                    self._stopped.wait(_REFRESH_S)
+                    self._stopped.wait(REFRESH_S)
 
     def _state(self) -> dict[str, Any]:
         session = self._session()
@@ -194,23 +192,6 @@ class ProgressLine:
             "total": total or None,
             "tasks": f"{done}/{total} tasks" if total else "",
         }
-
-
-def task_counts(session: SparkSession) -> tuple[int, int]:
-    """Completed and total tasks of the running jobs; (0, 0) if Spark does not report them."""
-    context = getattr(session, "_sc", None)  # None on Spark Connect
-    if context is None:
-        return 0, 0
-    with suppress(Py4JError):
-        return _count_tasks(context.statusTracker())
-    return 0, 0
-
-
-def _count_tasks(tracker: StatusTracker) -> tuple[int, int]:
-    jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
-    stage_ids = {stage for job in jobs if job for stage in job.stageIds}
-    stages = [info for stage in sorted(stage_ids) if (info := tracker.getStageInfo(stage))]
-    return sum(s.numCompletedTasks for s in stages), sum(s.numTasks for s in stages)
 
 
 # -------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from pyiceberg.utils.concurrent import ExecutorFactory
 
+from icefloe.display import Cells, figures_html, table_html
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.table_state import TableState
 from icefloe.parquet.footer import DamagedFileError, EncryptedFileError
@@ -103,6 +104,9 @@ class Plan:
 
     def __str__(self) -> str:
         return redacted("\n".join(_lines(self)))
+
+    def _repr_html_(self) -> str:
+        return _html(self)
 
 
 def plan_statement(
@@ -228,6 +232,9 @@ def _bytes_written(files: Sequence[PlannedFile], *, has_new_versions: bool) -> i
     return sum(file.bytes for file in files if file.action in written)
 
 
+_SHOWN = 20  # files of each kind
+
+
 def _lines(plan: Plan) -> list[str]:
     lines = [
         f"{plan.operation.upper()} {plan.table} at snapshot {plan.snapshot_id}",
@@ -242,10 +249,10 @@ def _lines(plan: Plan) -> list[str]:
         *([] if plan.inline is None else [f"  inline {plan.inline}"]),
     ]
     lines += [
-        f"    {f.action.value}: {f.path} ({f.rows} rows): {f.reason}" for f in plan.files[:20]
+        f"    {f.action.value}: {f.path} ({f.rows} rows): {f.reason}" for f in plan.files[:_SHOWN]
     ]
-    lines += [f"    skip: {f.path}: {f.reason}" for f in plan.skipped[:20]]
-    left_out = max(0, len(plan.files) - 20) + max(0, len(plan.skipped) - 20)
+    lines += [f"    skip: {f.path}: {f.reason}" for f in plan.skipped[:_SHOWN]]
+    left_out = max(0, len(plan.files) - _SHOWN) + max(0, len(plan.skipped) - _SHOWN)
     if left_out:
         lines.append(f"    … and {left_out} more files")
     lines.append(
@@ -253,6 +260,35 @@ def _lines(plan: Plan) -> list[str]:
         f"writes at most {plan.estimated_bytes_written:,} bytes of data files"
     )
     return lines
+
+
+def _html(plan: Plan) -> str:
+    """The plan for a notebook: what it is, then the files with what happens to each."""
+    figures = {
+        "set": plan.assignments,
+        "where" if plan.join is None else "on": plan.where,
+        "clauses": plan.clauses,
+        "how": "; ".join(plan.reasons),
+        "inline": plan.inline,
+        "files": f"{len(plan.files):,} candidates, {plan.files_skipped:,} skipped",
+        "reads": f"about {plan.estimated_bytes_read:,} bytes",
+        "writes": f"at most {plan.estimated_bytes_written:,} bytes of data files",
+    }
+    head = figures_html(
+        f"{plan.operation.upper()} {plan.table} at snapshot {plan.snapshot_id}",
+        {name: value for name, value in figures.items() if value not in (None, "", ())},
+    )
+    files: list[tuple[object, ...]] = [
+        (f.action.value, f.path, f"{f.rows:,}", f"{f.bytes:,}", f.reason)
+        for f in plan.files[:_SHOWN]
+    ]
+    files += [("skip", one.path, "", "", one.reason) for one in plan.skipped[:_SHOWN]]
+    if not files:
+        return head
+    names = ("action", "file", "rows", "bytes", "reason")
+    every = len(plan.files) + len(plan.skipped)
+    caption = "Files" if len(files) == every else f"Files ({len(files)} of {every:,})"
+    return head + table_html(Cells(names, files, (False, False, True, True, False)), caption)
 
 
 # -------------------------------------------------------------------------------------------------

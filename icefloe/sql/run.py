@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import pandas as pd
 import pyarrow as pa
@@ -97,9 +97,28 @@ def _source_frames(sources: Mapping[str, object], spark: SparkSession) -> dict[s
     return frames
 
 
+def is_source(rows: object) -> bool:
+    """Whether an object has rows, so that it can be a source."""
+    return _is_frame(rows) or isinstance(rows, _HELD) or _is_dicts(rows)
+
+
+_HELD = (pa.Table, pa.RecordBatch, pd.DataFrame)
+
+
+def _is_frame(rows: object) -> TypeGuard[DataFrame]:
+    """Whether it is a DataFrame, classic or Connect."""
+    return hasattr(rows, "mapInArrow") and hasattr(rows, "schema")
+
+
+def _is_dicts(rows: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
+    if not isinstance(rows, Sequence) or not rows:
+        return False
+    return all(isinstance(row, Mapping) for row in rows)
+
+
 def _frame(name: str, rows: object, spark: SparkSession) -> DataFrame:
-    if hasattr(rows, "mapInArrow") and hasattr(rows, "schema"):
-        return rows  # type: ignore[return-value]  # a DataFrame, classic or Connect
+    if _is_frame(rows):
+        return rows
     try:
         table = _arrow(name, rows)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as wrong:
@@ -115,7 +134,7 @@ def _arrow(name: str, rows: object) -> pa.Table:
         return pa.Table.from_batches([rows])
     if isinstance(rows, pd.DataFrame):
         return pa.Table.from_pandas(rows, preserve_index=False)
-    if isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows) and rows:
+    if _is_dicts(rows):
         names = dict.fromkeys(str(key) for row in rows for key in row)
         return pa.table({key: pa.array([row.get(key) for row in rows]) for key in names})
     raise StatementError(
