@@ -20,7 +20,7 @@ _CAPTION = "text-align:left;caption-side:top;color:inherit;font-weight:bold;padd
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class HtmlRows:
     """Rows of a table by column; a numeric column is aligned to the right."""
 
     names: Sequence[str]
@@ -28,7 +28,7 @@ class Cells:
     numeric: Sequence[bool] = ()
 
 
-def table_html(cells: Cells, caption: str = "") -> str:
+def table_html(cells: HtmlRows, caption: str = "") -> str:
     """A table; every text is escaped, and secrets are masked."""
     sides = [
         "right" if column < len(cells.numeric) and cells.numeric[column] else "left"

@@ -32,7 +32,7 @@ from icefloe.commit.catalog import (
     reading_catalog,
     rename_in_catalog,
 )
-from icefloe.display import Cells, block_html, table_html
+from icefloe.display import HtmlRows, block_html, table_html
 from icefloe.errors import (
     IcefloeError,
     StatementError,
@@ -150,7 +150,7 @@ class Lake:
             return block_html(f"{self!r}: its tables cannot be listed: {error}")
         shown = [(name,) for name in names[:_SHOWN_TABLES]]
         noun = "table" if len(names) == 1 else "tables"
-        return table_html(Cells((noun,), shown), f"{self!r}: {len(names):,} {noun}")
+        return table_html(HtmlRows((noun,), shown), f"{self!r}: {len(names):,} {noun}")
 
     @property
     def spark(self) -> SparkSession:

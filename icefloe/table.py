@@ -30,7 +30,7 @@ from icefloe.commands.replace.partitions_of import partitions_of
 from icefloe.commands.run import flush, insert, run
 from icefloe.commands.scan import ScanRequest, count_rows, read_arrow, read_pandas, read_rows
 from icefloe.commands.search.command import Search, search
-from icefloe.display import Cells, block_html, figures_html, table_html
+from icefloe.display import HtmlRows, block_html, figures_html, table_html
 from icefloe.errors import IcefloeError
 from icefloe.inline.facts import InlineFacts, read_inline_facts
 from icefloe.inspection.facts import table_facts
@@ -439,5 +439,5 @@ def _facts_html(facts: Mapping[str, Any]) -> str:
         "location": facts["location"],
         "format": f"Iceberg v{facts['format_version']}",
     }
-    columns = table_html(Cells(names, rows), facts["table"])
+    columns = table_html(HtmlRows(names, rows), facts["table"])
     return columns + figures_html("", {k: v for k, v in figures.items() if v is not None})

@@ -15,7 +15,7 @@ from icefloe.cli.output import count, plain_table
 from icefloe.cli.records import Records, cell_text
 from icefloe.cli.shell import of_frame
 from icefloe.cli.worker import CancelledError, Worker
-from icefloe.display import Cells, block_html, table_html
+from icefloe.display import HtmlRows, block_html, table_html
 from icefloe.errors import IcefloeError, StatementError
 from icefloe.lake import Lake, last_opened
 from icefloe.results import DmlResult
@@ -94,7 +94,7 @@ class ShownRows:
             [None if value is None else cell_text(value) for value in row]
             for row in self.records.rows
         ]
-        cells = Cells(self.records.names, rows, self.records.numeric)
+        cells = HtmlRows(self.records.names, rows, self.records.numeric)
         return f"{table_html(cells)}{self._summary()}"
 
     def _summary(self) -> str:

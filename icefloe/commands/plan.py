@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from pyiceberg.utils.concurrent import ExecutorFactory
 
-from icefloe.display import Cells, figures_html, table_html
+from icefloe.display import HtmlRows, figures_html, table_html
 from icefloe.errors import UnsupportedTableError
 from icefloe.metadata.table_state import TableState
 from icefloe.parquet.footer import DamagedFileError, EncryptedFileError
@@ -288,7 +288,7 @@ def _html(plan: Plan) -> str:
     names = ("action", "file", "rows", "bytes", "reason")
     every = len(plan.files) + len(plan.skipped)
     caption = "Files" if len(files) == every else f"Files ({len(files)} of {every:,})"
-    return head + table_html(Cells(names, files, (False, False, True, True, False)), caption)
+    return head + table_html(HtmlRows(names, files, (False, False, True, True, False)), caption)
 
 
 # -------------------------------------------------------------------------------------------------

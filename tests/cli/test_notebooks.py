@@ -20,7 +20,7 @@ import icefloe
 from icefloe import DmlResult, ExpireResult, OrphansResult
 from icefloe.cli import magics
 from icefloe.commands.plan import FileAction, Plan, PlannedFile
-from icefloe.display import Cells, block_html, table_html
+from icefloe.display import HtmlRows, block_html, table_html
 from icefloe.pruning.candidates import SkippedFile
 from icefloe.redaction import register
 from icefloe.settings import Isolation, UpdateMode
@@ -123,7 +123,7 @@ def test_nothing_is_a_tag_that_is_text_and_no_colour_is_fixed():
     """A script in a value stays text; light and dark pages are both readable."""
     register({"s3.secret-access-key": "Zm4rk-secret"})
     html = [
-        table_html(Cells((SCRIPT,), [(SCRIPT,), (None,), ("Zm4rk-secret",)]), SCRIPT),
+        table_html(HtmlRows((SCRIPT,), [(SCRIPT,), (None,), ("Zm4rk-secret",)]), SCRIPT),
         block_html(SCRIPT),
         _plan(1)._repr_html_(),
         ExpireResult(files_kept=(SCRIPT,))._repr_html_(),
