@@ -13,7 +13,7 @@ QUICK_TESTS := -m "not spark and not slow and not iceberg and not cluster and no
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo lint typing quick test test-all test-seed test-iceberg test-cluster test-s3 lock clean \
+.PHONY: help setup system demo lint typing quick test test-all test-seed test-iceberg test-cluster test-s3 docs docs-tables lock clean \
   bench bench-full bench-size bench-merge bench-large bench-replace bench-report bench-peers
 
 help:  ## Show what there is
@@ -60,6 +60,20 @@ $(ICEBERG_VENV)/.installed: requirements-iceberg.lock pyproject.toml | system
 
 test-iceberg: system $(ICEBERG_VENV)/.installed  ## Take turns with Iceberg's own Spark runtime (Spark 4.1)
 	$(ICEBERG_VENV)/bin/python -m pytest -m iceberg tests/iceberg
+
+DOCS_VENV := .venv-docs
+
+$(DOCS_VENV)/.installed: requirements-docs.lock | system
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --requirement requirements-docs.lock
+	touch $@
+
+docs: system $(DOCS_VENV)/.installed  ## The documentation site in ./site; strict: no broken link or anchor
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --quiet
+	$(DOCS_VENV)/bin/python scripts/check_site.py site
+
+docs-tables: setup  ## The tables of properties and errors in docs/, from the code
+	$(BIN)/python scripts/docs_tables.py
 
 test-cluster: setup  ## The smoke suite on a standalone cluster and over Spark Connect
 	ICEFLOE_TEST_BACKEND=cluster $(PYTEST) -m cluster tests/cluster
@@ -138,4 +152,4 @@ lock:  ## Resolve the dependencies again
 	done
 
 clean:  ## Remove environments and the demo's lake
-	rm -rf $(VENV) $(ICEBERG_VENV) $(PEER_VENVS) demo-lake
+	rm -rf $(VENV) $(ICEBERG_VENV) $(PEER_VENVS) $(DOCS_VENV) demo-lake site

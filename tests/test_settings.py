@@ -1,8 +1,6 @@
-"""Table properties: what is read, what is refused, and what the documentation lists."""
+"""Table properties: what is read and what is refused."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +8,6 @@ from icefloe import errors
 from icefloe.settings import TABLE_PROPERTIES, RetryPolicy, Settings, UpdateKind, UpdateMode
 
 NAMES = [declared.name for declared in TABLE_PROPERTIES]
-PAGE = Path(__file__).parent.parent / "docs" / "properties.md"
 
 
 def test_a_property_is_declared_once():
@@ -78,17 +75,3 @@ def test_numbers_that_no_engine_reads_are_refused_by_name(value):
             refused.add(name)
     levels = {"write.parquet.compression-level"} if value == "-1" else set()  # zstd has such
     assert set(NAMES) - refused == {"write.avro.compression-codec"} | levels
-
-
-def documented() -> str:
-    """The table of docs/properties.md."""
-    lines = ["| property | default | values | sets |", "|---|---|---|---|"]
-    for declared in TABLE_PROPERTIES:
-        default = f"`{declared.default}`" if declared.default is not None else "not set"
-        cells = (f"`{declared.name}`", default, declared.values.expected, declared.description)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def test_the_documentation_lists_every_property():
-    assert documented() in PAGE.read_text()
