@@ -348,6 +348,8 @@ def _content(path: str) -> str:
         r"-deletes\.parquet$": "delete file",
         r"\.parquet$": "data file",
     }
+    if "/_icefloe/index/" in path:
+        return "sidecar"
     found = next((kind for pattern, kind in kinds.items() if re.search(pattern, name)), "")
     return found or ("other file" if "." in name else "")
 
