@@ -1,4 +1,4 @@
-"""The chart and the table of `docs/benchmarks.md`, from the latest runs on tables of 1 GiB.
+"""The charts and the table of `docs/benchmarks.md`, from the latest runs on tables of 1 GiB.
 
 python -m benchmarks.docs_page
 """
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plots import Group, bar_of, chart
+from benchmarks.plots import LEFT_OUT, Group, bar_of, chart
 from benchmarks.statements import Kind
 from benchmarks.summary import RESULTS
 
@@ -24,6 +24,13 @@ _CHARTED = ("delete-1-spread", "update-1-spread", "merge-upsert-1-spread", "scan
 _REWRITING = {"icefloe-cow": "icefloe", "iceberg-cow": "Iceberg runtime", "deltars": "delta-rs"}
 _MERGE_ON_READ = {"icefloe-mor": "icefloe", "iceberg-mor": "Iceberg runtime"}
 _HEADING = "Seconds of one statement on a table of 1 GiB (logarithmic; shorter is better)"
+_PEERS = {
+    "icefloe-cow": "icefloe, copy-on-write",
+    "iceberg-cow": "Iceberg runtime, copy-on-write",
+    "deltars": "delta-rs, copy-on-write",
+    "icefloe-mor": "icefloe, merge-on-read",
+    "iceberg-mor": "Iceberg runtime, merge-on-read",
+}
 
 Run = Mapping[str, Any]
 
@@ -37,10 +44,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     page = args.docs / "benchmarks.md"
     page.write_text(with_table(page.read_text(), runs))
-    image = args.docs / "images" / "benchmarks.svg"
-    image.parent.mkdir(exist_ok=True)
-    image.write_text(chart(_HEADING, _groups(runs)) or "")
+    images = args.docs / "images"
+    images.mkdir(exist_ok=True)
+    for name, svg in charts(runs).items():
+        (images / name).write_text(svg)
     return 0
+
+
+def charts(runs: Mapping[str, Run]) -> dict[str, str]:
+    """The chart of some statements on all tables, and one of all statements on each table."""
+    of_tables = {
+        f"benchmarks-{table}.svg": chart(f"{table}: {_HEADING}", _groups({table: run}), _PEERS)
+        for table, run in runs.items()
+    }
+    overview = chart(_HEADING, _groups(runs, _CHARTED), _PEERS)
+    return {name: svg or "" for name, svg in {"benchmarks.svg": overview, **of_tables}.items()}
 
 
 def with_table(page: str, runs: Mapping[str, Run]) -> str:
@@ -92,17 +110,16 @@ def _peer(run: Run, name: str) -> Mapping[str, Any]:
     return next(peer for peer in run["peers"] if peer["name"] == name)
 
 
-def _groups(runs: Mapping[str, Run]) -> list[Group]:
-    peers = ("icefloe-cow", "iceberg-cow", "deltars", "icefloe-mor", "iceberg-mor")
-    return [
-        Group(
-            f"{title}: {statement['title']}",
-            tuple(bar_of(_peer(run, peer), statement["name"]) for peer in peers),
-        )
-        for title, run in runs.items()
-        for statement in run["statements"]
-        if statement["name"] in _CHARTED
-    ]
+def _groups(runs: Mapping[str, Run], names: Sequence[str] = ()) -> list[Group]:
+    """The statements of these names, or all, with the peers that ran them."""
+    groups = []
+    for title, run in runs.items():
+        for statement in run["statements"]:
+            bars = [bar_of(_peer(run, peer), statement["name"]) for peer in _PEERS]
+            if not names or statement["name"] in names:
+                heading = f"{title}: {statement['title']}" if len(runs) > 1 else statement["title"]
+                groups.append(Group(heading, tuple(bar for bar in bars if bar.note != LEFT_OUT)))
+    return groups
 
 
 def _caption(runs: Mapping[str, Run]) -> str:

@@ -31,7 +31,7 @@ _LEGEND_ROW = 20
 _LEGEND_COLUMN = 150
 _LETTERS = 38  # of a title on one line
 _STEPS = (1, 2, 5)
-_LEFT_OUT = "left out"
+LEFT_OUT = "left out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,18 @@ def _plot(document: Mapping[str, Any], kind: str) -> str | None:
     return chart(heading, _groups(document, kind))
 
 
-def chart(heading: str, groups: Sequence[Group]) -> str | None:
-    """One chart as SVG; None when no peer has a result."""
+def chart(
+    heading: str, groups: Sequence[Group], names: Mapping[str, str] | None = None
+) -> str | None:
+    """One chart as SVG, with other names for peers; None when no peer has a result."""
     times = [bar.seconds for group in groups for bar in group.bars if bar.seconds]
     if not times:
         return None
     axis = Axis(_step_below(min(times) / 1.3), _step_above(max(times)))
-    peers = [bar.peer for bar in groups[0].bars]
-    columns = (_WIDTH - 20) // _LEGEND_COLUMN
+    peers = dict.fromkeys(bar.peer for group in groups for bar in group.bars)
+    labels = {peer: (names or {}).get(peer, peer) for peer in peers}
+    width = max(_LEGEND_COLUMN, *(40 + 7 * len(label) for label in labels.values()))
+    columns = (_WIDTH - 20) // width
     top = 40 + _LEGEND_ROW * math.ceil(len(peers) / columns) + 8
     bottom = top + sum(_height(group) for group in groups)
     parts = [
@@ -104,7 +108,7 @@ def chart(heading: str, groups: Sequence[Group]) -> str | None:
         f"<title>{escape(heading)}</title>",
         f'<rect width="{_WIDTH}" height="{bottom + 40}" fill="white"/>',
         _text(10, 22, heading, size=14),
-        *_legend(peers, columns),
+        *_legend(labels, columns, width),
         *_grid(axis, top, bottom),
     ]
     y = float(top)
@@ -122,7 +126,7 @@ def _groups(document: Mapping[str, Any], kind: str) -> list[Group]:
         peer
         for peer in document["peers"]
         if any(
-            result["statement"] in names and result["status"] != _LEFT_OUT
+            result["statement"] in names and result["status"] != LEFT_OUT
             for result in peer.get("results", ())
         )
     ]
@@ -146,12 +150,12 @@ def _height(group: Group) -> int:
     return _BAR * max(len(group.bars), len(_lines(group.title))) + _GAP
 
 
-def _legend(peers: Sequence[str], columns: int) -> Iterator[str]:
-    for number, peer in enumerate(peers):
-        x = 10 + _LEGEND_COLUMN * (number % columns)
+def _legend(labels: Mapping[str, str], columns: int, width: int) -> Iterator[str]:
+    for number, (peer, label) in enumerate(labels.items()):
+        x = 10 + width * (number % columns)
         y = 36 + _LEGEND_ROW * (number // columns)
         yield f'<rect x="{x}" y="{y}" width="12" height="12" fill="{_colour(peer)}"/>'
-        yield _text(x + 18, y + 10, peer)
+        yield _text(x + 18, y + 10, label)
 
 
 def _grid(axis: Axis, top: int, bottom: int) -> Iterator[str]:

@@ -18,7 +18,15 @@ RESTORE = "Nothing was changed. Restore the file from a backup."  # advice about
 
 
 class IcefloeError(Exception):
-    """Base class of the errors that icefloe raises; their texts contain no secrets."""
+    """Base class of the errors that icefloe raises; their texts contain no secrets.
+
+    Examples:
+        >>> try:
+        ...     orders.delete().where("di = 1").execute()
+        ... except icefloe.errors.ColumnNotFoundError as error:
+        ...     print(error.column, error.available)
+        di ('id', 'region', 'n')
+    """
 
     def __init__(self, *texts: object) -> None:
         super().__init__(*map(redacted_texts, texts))

@@ -91,7 +91,14 @@ def connect(
     that are not in one, such as REST, Glue and Hive. All clients of such a catalog name the same.
     A catalog in PyIceberg's configuration can have it as `inline-uri`.
 
-    >>> lake = icefloe.connect("lake")  # doctest: +SKIP
+    `spark` is a running session, classic or Spark Connect, which is never stopped. Without it the
+    active session is used, or a local one is started.
+
+    Examples:
+        >>> lake = icefloe.connect("lake")
+        >>> lake.tables()
+        ['shop.orders']
+        >>> lake.stop()
     """
     inline_uri = inline_uri or configured_inline_uri(catalog)
     lake = Lake(open_catalog(warehouse, catalog, properties), spark, inline_uri)
@@ -113,7 +120,14 @@ class Lake:
     """Tables by name, and SQL on them; a context manager.
 
     A Spark session that icefloe started is stopped with the last lake that uses it; others are
-    left running.
+    left running. Tables are `namespace.table`; without a namespace they are in `default`.
+
+    Examples:
+        >>> with icefloe.connect("other") as other:
+        ...     notes = other.create_table("app.notes", "id BIGINT, note STRING")
+        ...     _ = notes.append([{"id": 1, "note": "x"}])
+        ...     other.sql("SELECT note FROM app.notes").first()
+        Row(note='x')
     """
 
     def __init__(
@@ -222,6 +236,14 @@ class Lake:
         """Create a table, and its namespace if it does not exist.
 
         `schema` is a DDL text, a Spark, PyIceberg or Arrow schema, or a frame that has one.
+        `partition_by` takes columns and `bucket(16, id)`, `truncate(4, name)`, `years(ts)`,
+        `months(ts)`, `days(ts)`, `hours(ts)`. `sort_by` takes columns.
+
+        Examples:
+            >>> schema = "id BIGINT NOT NULL, day DATE"
+            >>> events = lake.create_table("web.events", schema, partition_by=["days(day)"])
+            >>> events.format_version
+            2
         """
         if format_version not in (1, 2):
             raise UnsupportedTableError(
@@ -313,7 +335,13 @@ class Lake:
         A name in `sources` (DataFrame, Arrow table, pandas frame, dicts) is a table in that text.
         Of several statements, separated by semicolons, the last result is returned.
 
-        >>> lake.sql("SELECT * FROM shop.orders WHERE id = 1").show()  # doctest: +SKIP
+        Examples:
+            >>> lake.sql("DELETE FROM shop.orders WHERE id = 1").rows_deleted
+            1
+            >>> more = [{"id": 2, "n": 5}]
+            >>> query = "SELECT o.id, m.n FROM shop.orders o JOIN more m ON o.id = m.id"
+            >>> lake.sql(query, more=more).collect()
+            [Row(id=2, n=5)]
         """
         return run_sql(text, sources, self)
 

@@ -35,8 +35,34 @@ class RowCounts:
 class DmlResult(ShownAsTable, RowCounts):
     """What one statement did. Every number is measured.
 
-    `snapshot_id` is None when nothing had to change, in which case no snapshot was made.
-    `attempts` counts attempts to commit: 1 when no other writer committed in between.
+    Attributes:
+        operation: `"update"`, `"delete"`, `"merge"`, `"append"` and so on.
+        mode: the mode that ran; `"inline"` if only the inline tier changed.
+        snapshot_id: None when nothing had to change, in which case no snapshot was made.
+        rows_inserted: new rows.
+        rows_updated: rows with new values.
+        rows_deleted: rows that are no longer in the table.
+        rows_copied: rows carried unchanged into new files.
+        data_files_added: new data files.
+        data_files_removed: data files that left the table.
+        delete_files_added: new delete files.
+        delete_files_removed: delete files that left the table.
+        files_scanned: data files that were read.
+        files_skipped: data files that were ruled out.
+        bytes_written: bytes of new data and delete files.
+        bytes_copied: bytes of them that a rewrite copied.
+        bytes_encoded: bytes of new data files that a rewrite encoded.
+        row_groups_copied: row groups that were copied with every column.
+        dpp_applied: MERGE: whether partitions were skipped by the source's values.
+        dpp_partition_count: MERGE: partitions that the source has rows for.
+        clauses: MERGE: rows that each clause applied to, in clause order.
+        attempts: attempts to commit; 1 when no other writer committed in between.
+        duration_s: seconds from the call to the result.
+
+    Examples:
+        >>> result = orders.delete().where("n >= 20").execute()
+        >>> result.operation, result.rows_deleted, result.attempts
+        ('delete', 2, 1)
     """
 
     operation: str
@@ -216,6 +242,11 @@ class IndexResult(ShownAsTable):
     """What building an index did: its coverage of the table's data files, new and old.
 
     Files that it does not cover are read as if there were no index.
+
+    Examples:
+        >>> built = orders.create_index("by_id", "btree", ["id"])
+        >>> built.files_covered == built.files
+        True
     """
 
     name: str

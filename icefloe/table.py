@@ -67,8 +67,14 @@ from icefloe.statements import (
 class Table:
     """A table of a lake; made by `lake.table(name)` or `lake.create_table(…)`.
 
-    >>> orders.append([{"id": 1, "status": "new"}])              # doctest: +SKIP
-    >>> orders.update().set("status", "'paid'").where("id = 1").execute()  # doctest: +SKIP
+    Examples:
+        >>> orders = lake.table("shop.orders")
+        >>> orders.append([{"id": 4, "region": "eu", "n": 40}]).rows_inserted
+        1
+        >>> orders.update().set("n", 0).where("id = 4").execute().rows_updated
+        1
+        >>> orders.count("n = 0")
+        1
     """
 
     def __init__(self, lake: Tables, name: str) -> None:
@@ -134,7 +140,15 @@ class Table:
         snapshot_id: int | None = None,
         as_of: datetime | None = None,
     ) -> DataFrame:
-        """Live rows: now, at a snapshot, or as of a timestamp; `_file` and `_pos` may be named."""
+        """Live rows: now, at a snapshot, or as of a timestamp.
+
+        `where` is SQL text, which also rules files out, or a Column. `_file` and `_pos`, a row's
+        file and position, may be named in `columns` and `where`.
+
+        Examples:
+            >>> orders.scan(["id", "n"], where="region = 'us'").orderBy("id").collect()
+            [Row(id=1, n=10), Row(id=2, n=20)]
+        """
         request = ScanRequest(columns, where, limit, snapshot_id, as_of)
         return read_rows(self._context(), self._state(), request)
 
@@ -191,7 +205,7 @@ class Table:
     def overwrite_partitions(
         self, rows: object, *, idempotency_key: str | None = None
     ) -> DmlResult:
-        """Replace exactly the partitions that `rows` has rows in."""
+        """Replace exactly the partitions that `rows` has rows in; others stay as they are."""
         return self._write(WriteKind.OVERWRITE_PARTITIONS, rows, idempotency_key)
 
     def truncate(self) -> DmlResult:
@@ -217,6 +231,7 @@ class Table:
         """Start a MERGE: rows of `source` are matched with the table's rows by `on`.
 
         `on` is a condition over both aliases, a Column, or a list of columns both sides have.
+        Nothing is changed before `execute()`.
         """
         state = self._state()
         local = source_rows(source, state)
@@ -279,6 +294,13 @@ class Table:
         A bm25 index takes a text: `words +must -not "a phrase"`. The rows have `_score`, which is
         higher the better. An hnsw index takes a vector; the rows have `_distance`. `exact=True`
         compares every vector, which graphs of large files avoid.
+
+        Examples:
+            >>> notes = lake.create_table("app.notes", "id BIGINT, note STRING")
+            >>> _ = notes.append([{"id": 1, "note": "a pink house"}, {"id": 2, "note": "a fox"}])
+            >>> _ = notes.create_index("by_note", "bm25", "note")
+            >>> notes.search("by_note", "pink").select("id").collect()
+            [Row(id=1)]
         """
         return search(self._context(), self._state(), Search(index, query, limit, exact))
 

@@ -65,7 +65,12 @@ class Writer:
 def write(rows: object, lake: Lake | None = None) -> Writer:
     """A writer of `rows` into a table of `lake`, by default the lake opened last.
 
-    >>> icefloe.write(df).mode("append").save("shop.orders")  # doctest: +SKIP
+    Examples:
+        >>> rows = [{"id": 7, "region": "us", "n": 70}]
+        >>> writer = icefloe.write(rows, lake=lake).mode("replaceWhere")
+        >>> result = writer.option("replaceWhere", "region = 'us'").save("shop.orders")
+        >>> result.rows_deleted, result.rows_inserted
+        (2, 1)
     """
     return Writer(rows, lake)
 

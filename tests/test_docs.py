@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib.util
+import io
 import re
 import shlex
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +126,49 @@ def test_inline_rows_of_another_catalog_as_documented(spark, tmp_path, monkeypat
             clicks = lake.create_table("web.clicks", "id BIGINT", properties=inline)
             assert clicks.insert([{"id": 1}]).mode == "inline"
             assert clicks.count() == 1
+
+
+def documented_objects() -> list[doctest.DocTest]:
+    """The docstrings of the public modules that have examples."""
+    found = []
+    for name in ("lake", "table", "builders", "results", "writer", "errors", "commands.plan"):
+        module = import_module(f"icefloe.{name}")
+        found += [test for test in doctest.DocTestFinder().find(module) if test.examples]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", documented_objects(), ids=lambda test: test.name)
+def test_examples_of_docstrings_have_the_results_that_they_show(
+    example, spark, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with icefloe.connect("lake", spark=spark) as lake:
+        orders = lake.create_table(
+            "shop.orders", "id BIGINT, region STRING, n INT", partition_by="region"
+        )
+        orders.append(
+            [
+                {"id": 1, "region": "us", "n": 10},
+                {"id": 2, "region": "us", "n": 20},
+                {"id": 3, "region": "eu", "n": 30},
+            ]
+        )
+        example.globs = {"icefloe": icefloe, "lake": lake, "orders": orders}
+        shown = io.StringIO()
+        failed, attempted = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(
+            example, out=shown.write
+        )
+    assert (failed, attempted) == (0, len(example.examples)), shown.getvalue()
+
+
+PUBLIC = ["connect", "Lake", "Table", "Update", "Delete", "Merge", "ReplaceWhere", "ReplaceUsing"]
+PUBLIC += ["DmlResult", "IndexResult", "Plan", "IcefloeError", "write"]
+
+
+def test_public_classes_have_examples():
+    names = {test.name.rpartition(".")[2] for test in documented_objects()}
+    assert set(PUBLIC) - names == set()
 
 
 @pytest.mark.slow

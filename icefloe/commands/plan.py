@@ -28,7 +28,14 @@ STAGES = ("scan", "filter", "transform", "write", "coalesce", "commit")
 
 
 class FileAction(StrEnum):
-    """What happens to a candidate file."""
+    """What happens to a candidate file.
+
+    Attributes:
+        DROP: every row is deleted, so the file leaves the table by metadata alone.
+        REWRITE: a new file replaces it.
+        DELETES: delete files name the rows.
+        DECIDE: `auto` rewrites it or writes deletes, by what changes.
+    """
 
     DROP = "drop"  # every row is deleted: by metadata alone
     REWRITE = "rewrite"
@@ -38,7 +45,12 @@ class FileAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InlinePlan:
-    """What happens to inline rows."""
+    """What happens to inline rows.
+
+    Attributes:
+        rows: rows of the inline tier.
+        matches: rows that may change; None if all are flushed first.
+    """
 
     rows: int
     matches: int | None  # rows that may change; None: all are flushed first
@@ -52,7 +64,16 @@ class InlinePlan:
 @masked_repr
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A file that may hold rows to change."""
+    """A file that may hold rows to change.
+
+    Attributes:
+        path: its location.
+        rows: its rows.
+        bytes: its size.
+        action: what happens to it, a `FileAction`.
+        because: why.
+        how: how it is rewritten, if it is.
+    """
 
     path: str
     rows: int
@@ -70,7 +91,40 @@ class PlannedFile:
 @masked_repr
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a statement would do, without doing it; `str(plan)` is for people."""
+    """What a statement would do, without doing it; `str(plan)` is for people.
+
+    Attributes:
+        operation: the kind of statement.
+        table: the table's full name.
+        snapshot_id: the snapshot that was planned on.
+        mode: merge-on-read, copy-on-write or auto.
+        isolation: serializable or snapshot.
+        files: candidate files, with what happens to each, and why.
+        skipped: files that were ruled out, and why; without those of skipped manifests.
+        files_skipped: how many files were ruled out, in skipped manifests too.
+        manifests_read: manifests that were read.
+        manifests_cached: of those, the ones that this process had read before.
+        manifests_skipped: manifests that were ruled out.
+        estimated_bytes_read: bytes of the files to read.
+        estimated_bytes_written: bytes of data files to write, at most.
+        reasons: why the mode and the isolation level were chosen, and what else was decided.
+        where: the condition.
+        assignments: UPDATE: `column = value`.
+        stages: the steps of the statement.
+        join: MERGE: the join, with its reason.
+        clauses: MERGE: the clauses.
+        dpp_applied: MERGE: whether partitions are skipped by the source's values.
+        dpp_partition_count: MERGE: partitions that the source has rows for.
+        source_rows: MERGE: rows of the source.
+        inline: what happens to inline rows; None without an inline tier.
+
+    Examples:
+        >>> plan = orders.update().set("n", 0).where("id = 3").explain()
+        >>> plan.files_scanned, plan.files_skipped
+        (1, 1)
+        >>> print(plan)
+        UPDATE shop.orders at snapshot ...
+    """
 
     operation: str
     table: str

@@ -17,13 +17,21 @@ from icefloe.metadata.table_state import TableState
 
 @dataclass(frozen=True, slots=True)
 class InlineFacts:
-    """What the inline tier holds of a table."""
+    """What the inline tier holds of a table.
+
+    Attributes:
+        rows: inline rows.
+        bytes: their size, estimated from the newest rows.
+        oldest: when the oldest row was inserted, or row of a file deleted.
+        deletes: rows of data files that are deleted inline.
+        is_due: whether they are too many, or too old, by the table's properties.
+    """
 
     rows: int
-    bytes: int  # estimated from the newest rows
-    oldest: datetime | None  # when the oldest row was inserted, or row of a file deleted
-    deletes: int = 0  # of rows in data files
-    is_due: bool = False  # there are too many of them, or too old ones, by the table's properties
+    bytes: int
+    oldest: datetime | None
+    deletes: int = 0
+    is_due: bool = False
 
 
 def read_inline_facts(tier: InlineTier, state: TableState) -> InlineFacts | None:
