@@ -143,7 +143,7 @@ bench-report: setup  ## benchmarks/report.md and the chart and table of docs/ben
 lock:  ## Resolve the dependencies again
 	$(PYTHON) -m pip install --quiet uv
 	$(PYTHON) -m uv pip compile --quiet --no-header --no-annotate --python-version 3.11 \
-	  --extra connect --extra postgresql --extra text --extra ui --extra vector --group dev pyproject.toml --output-file requirements.lock
+	  --extra connect --extra postgresql --extra s3 --extra text --extra ui --extra vector --group dev pyproject.toml --output-file requirements.lock
 	$(PYTHON) -m uv pip compile --quiet --no-header --no-annotate --python-version 3.11 \
 	  pyproject.toml requirements-iceberg.in --output-file requirements-iceberg.lock
 	for peer in docs $(PEER_VENVS:.venv-%=%); do \

@@ -18,6 +18,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
+from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.utils.config import Config
 from pyspark.sql import SparkSession
@@ -61,7 +62,9 @@ from icefloe.spark.session import session_of, started
 from icefloe.spark.table_names import DEFAULT_NAMESPACE
 from icefloe.sql.names import Names
 from icefloe.sql.run import SqlResult, run_sql
+from icefloe.storage.file_io import FILE_IO, refuse_bare_store
 from icefloe.storage.locations import local_uri
+from icefloe.storage.spark_files import connectors_of
 from icefloe.table import Table
 
 log = logging.getLogger("icefloe")
@@ -170,7 +173,7 @@ class Lake:
     def spark(self) -> SparkSession:
         """The Spark session; a lake without one uses the active session or starts one."""
         if self._spark is None:
-            self._spark = session_of(None, self)
+            self._spark = session_of(None, self, connectors_of(self._catalog.properties))
         return self._spark
 
     @property
@@ -407,6 +410,7 @@ def open_catalog(
         raise StatementError(
             "connect() needs a warehouse folder, a catalog, or catalog properties such as uri=."
         )
+    refuse_bare_store(warehouse)
     return _embedded(_plain(warehouse))
 
 
@@ -422,7 +426,10 @@ def configured_inline_uri(catalog: str | Catalog | None) -> str | None:
 
 
 def _load(name: str, properties: dict[str, Any]) -> Catalog:
-    register({**(Config().get_catalog_config(name) or {}), **properties})
+    given: dict[str, Any] = {**(Config().get_catalog_config(name) or {}), **properties}
+    register(given)
+    if connectors_of(given):
+        properties = {**properties, PY_IO_IMPL: given.get(PY_IO_IMPL, FILE_IO)}
     try:
         loaded = load_catalog(name, **properties)
         loaded.properties.pop(_INLINE_URI, None)  # files are read without it, also by Spark's tasks

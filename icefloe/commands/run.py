@@ -44,6 +44,7 @@ from icefloe.inline.facts import read_inline_facts
 from icefloe.metadata.table_state import MAIN, TableState, ancestors
 from icefloe.results import INLINE_MODE, SUMMARY_PREFIX, DmlResult
 from icefloe.settings import INLINE_STORE
+from icefloe.spark.connectors import check_connector
 from icefloe.spark.errors import detect_jvm_exit, translate_spark_errors
 from icefloe.statements import (
     MergeStatement,
@@ -54,6 +55,7 @@ from icefloe.statements import (
     WriteKind,
     WriteStatement,
 )
+from icefloe.storage.spark_files import connector_of
 
 log = logging.getLogger("icefloe")
 
@@ -210,6 +212,8 @@ def _run_once(command: Command[P], context: Context) -> DmlResult:
     flush_first = False
     while True:
         state = context.read_state(command.options.branch)
+        if (connector := connector_of(state.data_location)) is not None:
+            check_connector(context.spark, connector)
         if earlier := find_earlier_result(state, command.options.idempotency_key, context.tier):
             return earlier
         try:

@@ -32,6 +32,7 @@ from pyroaring import BitMap64
 from icefloe.errors import StatementError, UnsupportedTableError
 from icefloe.redaction import DISTINCT, masked_repr, register
 from icefloe.settings import INLINE_STORE, Settings
+from icefloe.storage.file_io import io_of
 from icefloe.storage.files import delete_files
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def state_of(table: IcebergTable, name: str, branch: str = MAIN) -> TableState:
     return TableState(
         name=name,
         metadata=metadata,
-        io=table.io,
+        io=io_of(table),
         snapshot=snapshot,
         schema=metadata.schema(),
         settings=Settings.of(metadata.properties),

@@ -43,12 +43,13 @@ from icefloe.spark.columns import quote, quoted, selected
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.frames import frame_of, no_rows
 from icefloe.spark.session import prepare
-from icefloe.storage.locations import spark_location, spark_uri
+from icefloe.storage.locations import spark_uri
+from icefloe.storage.spark_files import file_path, spark_files
 
 _KEY_SEQUENCE = f"{columns.PREFIX}key_sequence"
 _KEY_PARTITION = f"{columns.PREFIX}key_partition"
-# Spark's metadata columns for the file and position of a row, by our names.
-_POSITION = {columns.FILE: "_metadata.file_path", columns.POS: "_metadata.row_index"}
+# Spark's metadata columns, by our names.
+_POSITION = {columns.POS: "_metadata.row_index"}
 _SIZE = {columns.SIZE: "_metadata.file_size"}
 _UNKNOWN = "Spark read a file that is not part of the scan: %s (%d bytes)"
 _CHANGED = "%s has %d bytes, another size than in the table metadata: it was changed in place"
@@ -228,6 +229,9 @@ class Scan:
                 column = outputs[index]
                 column = quoted(field_.name) if isinstance(column, str) else column
                 outputs[index] = guarded(column, field_).alias(field_.name)
+        if metadata:
+            path = file_path([candidate.path for candidate in files])
+            metadata = {columns.FILE: path, **metadata}
         return selected(rows, [*outputs, *(f"{m} AS {name}" for name, m in metadata.items())])
 
     @property
@@ -243,6 +247,7 @@ class Scan:
         """
         with translate_spark_errors():
             prepare(self.spark)
+            files = spark_files(self.state.io, paths)
             return (
                 self.spark.read.schema(schema)
                 .option("recursiveFileLookup", "true")
@@ -253,7 +258,8 @@ class Scan:
                 .option("datetimeRebaseMode", "CORRECTED")
                 .option("int96RebaseMode", "CORRECTED")
                 .option("parquet.page.verify-checksum.enabled", "true")
-                .parquet(*map(spark_location, paths))
+                .options(**files.options)
+                .parquet(*files.paths)
             )
 
     def _facts(self, files: list[Candidate], only: Mapping[str, BitMap64] | None) -> DataFrame:

@@ -30,6 +30,7 @@ from icefloe.errors import (
 )
 from icefloe.redaction import reveals
 from icefloe.spark.session import Holds
+from icefloe.storage.spark_files import with_plain_schemes
 
 log = logging.getLogger("icefloe")
 
@@ -200,7 +201,7 @@ def _message_of(error: JavaObject) -> str:
 
 
 def _translated(error: PySparkException, available: tuple[str, ...]) -> IcefloeError:
-    text = str(error)
+    text = with_plain_schemes(str(error))
     condition = error.getCondition() or ""
     for translate in (_marked, _environment, _by_condition, _storage):
         translated = translate(error, text, condition, available)
@@ -212,7 +213,7 @@ def _translated(error: PySparkException, available: tuple[str, ...]) -> IcefloeE
 
 
 def _from_java(error: Py4JJavaError) -> IcefloeError:
-    text = _message_of(error.java_exception)
+    text = with_plain_schemes(_message_of(error.java_exception))
     for translate in (_marked, _environment, _storage):
         translated = translate(error, text, "", ())
         if translated is not None:

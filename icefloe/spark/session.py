@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +22,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from icefloe.errors import SetupError
+from icefloe.spark.connectors import remember_download, session_settings
+from icefloe.storage.spark_files import Connector
 
 log = logging.getLogger("icefloe")
 
@@ -62,11 +64,16 @@ _MEMORY_LIMITS = (
 )
 
 
-def session_of(spark: SparkSession | None, lake: object = None) -> SparkSession:
-    """The caller's session, or one that the lake uses from now on, prepared for the engine."""
+def session_of(
+    spark: SparkSession | None, lake: object = None, connectors: Iterable[Connector] = ()
+) -> SparkSession:
+    """The caller's session, or one that the lake uses from now on, prepared for the engine.
+
+    A session that is started gets these connectors.
+    """
     check_versions()
     if spark is None:
-        session = started.used_by(lake, _find)
+        session = started.used_by(lake, lambda: _find(connectors))
     else:
         session = spark
         started.hand_over(session)
@@ -97,8 +104,8 @@ def reading_by_id(session: SparkSession) -> Iterator[None]:
         raise SetupError(f"{LOST_SETTING} Nothing was published.")
 
 
-def _find() -> SparkSession:
-    return SparkSession.getActiveSession() or _running() or _start()
+def _find(connectors: Iterable[Connector]) -> SparkSession:
+    return SparkSession.getActiveSession() or _running() or _start(connectors)
 
 
 def _running() -> SparkSession | None:
@@ -153,10 +160,11 @@ def _memory_bytes() -> int:
     return min(limits, default=0)
 
 
-def _start() -> SparkSession:
+def _start(connectors: Iterable[Connector]) -> SparkSession:
     """A local session, or the Spark Connect session that the environment asks for."""
-    remote = os.environ.get("SPARK_REMOTE", "")
+    remote, jars = os.environ.get("SPARK_REMOTE", ""), {}
     if not remote.startswith("sc:"):
+        jars = session_settings(connectors)
         check_java()
         # Spark's default is 1 GB. Every other place for this setting overrides this one.
         os.environ.setdefault("SPARK_DRIVER_MEMORY", f"{heap_bytes(_memory_bytes()) >> 20}m")
@@ -166,7 +174,7 @@ def _start() -> SparkSession:
     # Workers run `python3` from the PATH by default, which may lack PyArrow. PySpark reads this
     # variable, not the equivalent setting.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    for key, value in _LOCAL.items():
+    for key, value in {**_LOCAL, **jars}.items():
         builder = builder.config(key, value)
     with warnings.catch_warnings():
         # Some settings of a running Spark Connect server cannot be changed.
@@ -174,6 +182,7 @@ def _start() -> SparkSession:
         session: SparkSession = builder.getOrCreate()
     with suppress(PySparkException):  # Spark Connect has no context
         session.sparkContext.setLogLevel("FATAL")  # errors are raised as our own
+        remember_download(session, jars)
     started.add(session)
     return session
 

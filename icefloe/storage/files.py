@@ -17,6 +17,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icefloe.errors import RESTORE, StorageError, UnsupportedTableError
 from icefloe.parquet.footer import DamagedFileError, EncryptedFileError
+from icefloe.storage.file_io import StoreFileIO
 from icefloe.storage.filesystem import open_output
 
 log = logging.getLogger("icefloe")
@@ -44,9 +45,13 @@ def locate(io: FileIO, location: str) -> FileLocation:
 
 
 @contextmanager
-def open_input(io: FileIO, location: str) -> Iterator[pa.NativeFile]:
-    """Open a file for reading; errors of the block name it."""
+def open_input(io: FileIO, location: str, size: int | None = None) -> Iterator[pa.NativeFile]:
+    """Open a file for reading, at best with its size; errors of the block name it."""
     with translate_read_errors(location):
+        if isinstance(io, StoreFileIO) and (source := io.open_object(location, size)) is not None:
+            with pa.PythonFile(source, "r") as file:
+                yield file
+            return
         file = locate(io, location)
         with file.filesystem.open_input_file(file.path) as source:
             yield source

@@ -1,4 +1,4 @@
-"""File systems of PyArrow: what kind they are, and new files in them.
+"""File systems of PyArrow: what kind they are, how files are opened, and new files in them.
 
 Tasks use this module in Spark's workers, so it needs PyArrow only and is sent there by value.
 """
@@ -6,10 +6,12 @@ Tasks use this module in Spark's workers, so it needs PyArrow only and is sent t
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 import pyarrow as pa
-from pyarrow.fs import FileSystem, LocalFileSystem
+from pyarrow.fs import AwsStandardS3RetryStrategy, FileSystem, LocalFileSystem, S3FileSystem
 from pyspark import cloudpickle
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
@@ -17,6 +19,23 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-u
 # Schemes of locations, and PyArrow's name for the file system. Folders need not be created there,
 # and two keys of one bucket are always two objects.
 OBJECT_STORES = {"s3": "s3", "gs": "gcs", "abfs": "abfs", "oss": "s3"}
+_WHOLE_BYTES = 1 << 20  # objects up to this size are read with one request
+_TAIL_BYTES = 1 << 16  # what is read first of larger ones: footers are at the end
+
+
+class BoundedS3FileSystem(S3FileSystem):  # type: ignore[misc]
+    """S3 with a number of attempts, which PyArrow forgets when it pickles a file system.
+
+    A small file is one request: nothing is sent before it is closed.
+    """
+
+    def __init__(self, attempts: int, options: Mapping[str, Any]) -> None:
+        self.made_of = attempts, dict(options)
+        strategy = AwsStandardS3RetryStrategy(max_attempts=attempts)
+        super().__init__(retry_strategy=strategy, allow_delayed_open=True, **options)
+
+    def __reduce__(self) -> Any:
+        return BoundedS3FileSystem, self.made_of
 
 
 def is_object_store(filesystem: FileSystem) -> bool:

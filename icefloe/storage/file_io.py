@@ -1,0 +1,230 @@
+"""PyIceberg's files with object stores reached as icefloe needs it.
+
+Waits are bounded, a small file is read or written with one request, and credentials that a catalog
+vends are renewed while a statement runs.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pyarrow.fs import FileSystem
+from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO, InputStream, OutputStream
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.typedef import EMPTY_DICT, Properties
+
+from icefloe.errors import StatementError
+from icefloe.storage.s3 import S3Options, client_of, filesystem_of, reading_object
+
+log = logging.getLogger("icefloe")
+
+FILE_IO = f"{__name__}.StoreFileIO"
+S3_SCHEMES = ("s3", "s3a", "s3n")
+_UNIQUE = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_KEPT_S = 300  # how long credentials are used whose end is not known
+_TAIL_BYTES = 1 << 16  # read first: the footer of a file is at its end, and may be all that is read
+_WHOLE_BYTES = 1 << 20  # files up to this size are read with one request
+
+
+class StoreFileIO(PyArrowFileIO):
+    """PyIceberg's files; those of other stores than S3 are as PyIceberg has them."""
+
+    def __init__(self, properties: Properties = EMPTY_DICT) -> None:
+        super().__init__(properties)
+        self._lock = Lock()
+        self._reload: Callable[[], Properties] | None = None
+        self._renew_at = 0.0
+        self._others = self.fs_by_scheme
+        self.fs_by_scheme = self._filesystem
+
+    def __reduce__(self) -> Any:
+        return StoreFileIO, (self.properties,)
+
+    def _filesystem(self, scheme: str, netloc: str | None = None) -> FileSystem:
+        if scheme not in S3_SCHEMES:
+            return self._others(scheme, netloc)
+        return filesystem_of(self.options, netloc or "")
+
+    @property
+    def options(self) -> S3Options:
+        """How S3 is reached; credentials that end soon are renewed."""
+        reload = self._reload
+        if reload is not None and time.time() >= self._renew_at:
+            with self._lock:
+                if time.time() >= self._renew_at:
+                    self._renew(reload)
+        return S3Options.of(self.properties)
+
+    def renew_with(self, reload: Callable[[], Properties]) -> None:
+        """Ask `reload` for new properties when half of the life of the credentials is over."""
+        self._reload = reload
+        self._renew_at = _half_life(S3Options.of(self.properties))
+
+    def _renew(self, reload: Callable[[], Properties]) -> None:
+        try:
+            self.properties = dict(reload())
+        except Exception as error:  # noqa: BLE001 - the present ones may be valid for a while
+            log.warning("New credentials were not received: %s", error)
+            self._renew_at = time.time() + 10
+            return
+        self._renew_at = _half_life(S3Options.of(self.properties))
+
+    def new_input(self, location: str) -> PyArrowFile:
+        """A file to read."""
+        return self._file(location)
+
+    def new_output(self, location: str) -> PyArrowFile:
+        """A file to write."""
+        return self._file(location)
+
+    def _file(self, location: str) -> PyArrowFile:
+        scheme, netloc, path = self.parse_location(location, self.properties)
+        if scheme not in S3_SCHEMES:
+            return super().new_input(location)
+        return StoreFile(location, path, filesystem_of(self.options, netloc), self)
+
+    def open_object(self, location: str, size: int | None = None) -> io.RawIOBase | None:
+        """Open an object for random access; None where PyArrow has to do it."""
+        scheme, bucket, path = self.parse_location(location, self.properties)
+        if scheme not in S3_SCHEMES or (client := client_of(self.options, bucket)) is None:
+            return None
+        return ObjectReader(client, bucket, path.removeprefix(f"{bucket}/"), size)
+
+
+def refuse_bare_store(warehouse: str | Path) -> None:
+    """Refuse a location in a store as an embedded lake, whose catalog is a file."""
+    scheme = str(warehouse).partition(":/")[0]
+    if ":/" in str(warehouse) and len(scheme) > 1 and scheme.lower() != "file":
+        raise StatementError(
+            f"{str(warehouse)!r} cannot hold a catalog, which is a database or a server. Name one "
+            f"too: connect({str(warehouse)!r}, uri='sqlite:////path/catalog.db') for one process, "
+            "uri='postgresql+psycopg://…' for several, or type='rest' and its uri."
+        )
+
+
+def _half_life(options: S3Options) -> float:
+    now = time.time()
+    if options.expires_at_ms is None:
+        return now + _KEPT_S
+    return now + max(0.0, (options.expires_at_ms / 1000 - now) / 2)
+
+
+_vended: WeakKeyDictionary[Catalog, dict[object, StoreFileIO]] = WeakKeyDictionary()
+
+
+def io_of(table: IcebergTable) -> FileIO:
+    """The files of a table.
+
+    Where the catalog vends credentials, those that it vended before are used for half of their
+    life: each new one is another connection of Spark's.
+    """
+    given = table.io
+    if type(given) is PyArrowFileIO:
+        given = StoreFileIO(given.properties)
+    if not isinstance(given, StoreFileIO) or not given.properties.get("s3.session-token"):
+        return given
+    catalog, name, location = table.catalog, table.name(), table.metadata.location
+    options = S3Options.of(given.properties)
+    if S3Options.of(catalog.properties).session_token == options.session_token:
+        return given
+    kept = _vended.setdefault(catalog, {})
+    key = table.metadata.table_uuid, location, options.without_credentials
+    earlier = kept.get(key)
+    if earlier is not None and time.time() < earlier._renew_at:
+        return earlier
+    given.renew_with(lambda: catalog.load_table(name).io.properties)
+    kept[key] = given
+    return given
+
+
+class StoreFile(PyArrowFile):
+    """An object, read as a whole where it is read from its start, and written with few requests."""
+
+    def __init__(self, location: str, path: str, fs: FileSystem, files: StoreFileIO) -> None:
+        super().__init__(location, path, fs)
+        self.files = files
+
+    def open(self, seekable: bool = True) -> InputStream:
+        """Open it for reading."""
+        if seekable:
+            return super().open()
+        if (source := self.files.open_object(self.location)) is None:
+            with super().open() as file:
+                return io.BytesIO(file.read())
+        assert isinstance(source, ObjectReader)  # noqa: S101
+        return io.BytesIO(source.read_whole())
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        """Open it for writing; a name with a random id is not looked for first."""
+        is_unique = _UNIQUE.search(self.location.rpartition("/")[2]) is not None
+        return super().create(overwrite=overwrite or is_unique)
+
+
+class ObjectReader(io.RawIOBase):
+    """An object for random access: its end is read first, and as a whole if it is small."""
+
+    def __init__(self, client: Any, bucket: str, key: str, size: int | None) -> None:
+        self._client, self._bucket, self._key = client, bucket, key
+        self._at = 0
+        self._tail = b""
+        self._size = 0 if size is None else size
+        if size is None:
+            self._tail, self._size = self._get(f"bytes=-{_TAIL_BYTES}")
+        elif size <= _WHOLE_BYTES:
+            self._tail, self._size = self._get(None)
+        else:
+            self._tail, self._size = self._get(f"bytes={size - _TAIL_BYTES}-{size - 1}")
+
+    def _get(self, span: str | None) -> tuple[bytes, int]:
+        """Bytes of the object, and its size."""
+        with reading_object(self._bucket, self._key):
+            arguments = {} if span is None else {"Range": span}
+            reply = self._client.get_object(Bucket=self._bucket, Key=self._key, **arguments)
+            data = reply["Body"].read()
+        total = str(reply.get("ContentRange", "")).rpartition("/")[2]
+        return data, int(total) if total.isdigit() else len(data)
+
+    def read_whole(self) -> bytes:
+        """All bytes."""
+        return self._tail if len(self._tail) == self._size else self._get(None)[0]
+
+    def read(self, size: int = -1) -> bytes:
+        """Bytes from the position."""
+        end = self._size if size < 0 else min(self._size, self._at + size)
+        if end <= self._at:
+            return b""
+        start_of_tail = self._size - len(self._tail)
+        if self._at >= start_of_tail:
+            data = self._tail[self._at - start_of_tail : end - start_of_tail]
+        else:
+            data, _ = self._get(f"bytes={self._at}-{end - 1}")
+        self._at += len(data)
+        return data
+
+    def readable(self) -> bool:
+        """Whether it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Whether the position can be set."""
+        return True
+
+    def tell(self) -> int:
+        """The position."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Set the position."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at

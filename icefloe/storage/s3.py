@@ -1,0 +1,282 @@
+"""S3 and stores that are like it: what properties say of one, for PyArrow, Spark and boto3.
+
+The properties are PyIceberg's, of a catalog, or of a table where a REST catalog vends credentials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyarrow.fs import resolve_s3_region
+
+from icefloe.errors import SetupError, StatementError
+from icefloe.storage.filesystem import BoundedS3FileSystem
+
+MAX_ATTEMPTS = "icefloe.io.max-attempts"
+CONNECT_TIMEOUT, REQUEST_TIMEOUT = "s3.connect-timeout", "s3.request-timeout"
+_ATTEMPTS, _CONNECT_S, _REQUEST_S = 5, 5.0, 15.0
+_REMOTE_SIGNING = "s3.remote-signing-enabled"
+_EXPIRES = "s3.session-token-expires-at-ms"
+_AWS = "us-east-1"  # where no region is known; stores that are not Amazon's ignore it
+
+_S3A = "org.apache.hadoop.fs.s3a"
+_STATIC = f"{_S3A}.SimpleAWSCredentialsProvider"
+_TEMPORARY = f"{_S3A}.TemporaryAWSCredentialsProvider"
+_ANONYMOUS = f"{_S3A}.AnonymousAWSCredentialsProvider"
+_ROLE = f"{_S3A}.auth.AssumedRoleCredentialProvider"
+_DEFAULT = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+
+
+@dataclass(frozen=True, slots=True)
+class S3Options:
+    """How a store is reached; None and False where nothing is said."""
+
+    endpoint: str | None = None
+    region: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = None
+    session_token: str | None = None
+    expires_at_ms: int | None = None  # the session token
+    role_arn: str | None = None
+    role_session: str | None = None
+    anonymous: bool = False
+    virtual_addressing: bool = False
+    proxy: str | None = None
+    attempts: int = _ATTEMPTS
+    connect_timeout_s: float = _CONNECT_S
+    request_timeout_s: float = _REQUEST_S
+
+    @classmethod
+    def of(cls, properties: Mapping[str, Any]) -> S3Options:
+        """Read properties of a catalog or a table."""
+        _refuse_remote_signing(properties)
+
+        def first(*names: str) -> str | None:
+            values = (properties.get(name) for name in names)
+            return next((str(value) for value in values if value not in (None, "")), None)
+
+        def flag(name: str) -> bool:
+            return str(properties.get(name, "false")).lower() == "true"
+
+        return cls(
+            endpoint=first("s3.endpoint"),
+            region=first("s3.region", "client.region"),
+            access_key=first("s3.access-key-id", "client.access-key-id"),
+            secret_key=first("s3.secret-access-key", "client.secret-access-key"),
+            session_token=first("s3.session-token", "client.session-token"),
+            expires_at_ms=_number(properties, _EXPIRES, int),
+            role_arn=first("s3.role-arn", "client.role-arn"),
+            role_session=first("s3.role-session-name", "client.role-session-name"),
+            anonymous=flag("s3.anonymous"),
+            virtual_addressing=flag("s3.force-virtual-addressing"),
+            proxy=first("s3.proxy-uri"),
+            attempts=_number(properties, MAX_ATTEMPTS, int) or _ATTEMPTS,
+            connect_timeout_s=_number(properties, CONNECT_TIMEOUT, float) or _CONNECT_S,
+            request_timeout_s=_number(properties, REQUEST_TIMEOUT, float) or _REQUEST_S,
+        )
+
+    @property
+    def without_credentials(self) -> S3Options:
+        """The same store, whoever asks."""
+        return replace(
+            self, access_key=None, secret_key=None, session_token=None, expires_at_ms=None
+        )
+
+    @property
+    def path_style(self) -> bool:
+        """Whether the bucket is part of the path, as most stores but Amazon's need it."""
+        return self.endpoint is not None and not self.virtual_addressing
+
+
+def _number(
+    properties: Mapping[str, Any], name: str, kind: Callable[[Any], float]
+) -> Any:  # int or float, as `kind` makes it
+    value = properties.get(name)
+    if value in (None, ""):
+        return None
+    try:
+        number = kind(value)
+    except (TypeError, ValueError):
+        number = 0
+    if number <= 0:
+        raise StatementError(f"Invalid value {value!r} for {name!r}: expected a number > 0")
+    return number
+
+
+def _refuse_remote_signing(properties: Mapping[str, Any]) -> None:
+    signs = str(properties.get(_REMOTE_SIGNING, "false")).lower() == "true"
+    if signs and not properties.get("s3.access-key-id"):
+        raise SetupError(
+            f"The catalog wants each request to be signed by itself ({_REMOTE_SIGNING} = true), "
+            "which neither PyArrow nor Spark can do. Have it vend credentials for the warehouse, "
+            "or connect with s3.access-key-id and s3.secret-access-key."
+        )
+
+
+# -------------------------------------------------------------------------------------------------
+# PyArrow
+
+
+@lru_cache(maxsize=64)
+def filesystem_of(options: S3Options, bucket: str) -> BoundedS3FileSystem:
+    """The file system of a store; its connections are shared by all that use the same options."""
+    given = {
+        "endpoint_override": options.endpoint,
+        "region": _region(options, bucket),
+        "access_key": options.access_key,
+        "secret_key": options.secret_key,
+        "session_token": options.session_token,
+        "role_arn": options.role_arn,
+        "session_name": options.role_session,
+        "anonymous": options.anonymous or None,
+        "force_virtual_addressing": options.virtual_addressing or None,
+        "proxy_options": options.proxy,
+        "connect_timeout": options.connect_timeout_s,
+        "request_timeout": options.request_timeout_s,
+    }
+    return BoundedS3FileSystem(
+        options.attempts, {name: value for name, value in given.items() if value is not None}
+    )
+
+
+def _region(options: S3Options, bucket: str) -> str:
+    """The region of a bucket; Amazon is asked if neither it nor another store is named."""
+    if options.region or options.endpoint:
+        return options.region or _AWS
+    try:
+        return str(resolve_s3_region(bucket))
+    except OSError:
+        return _AWS
+
+
+# -------------------------------------------------------------------------------------------------
+# Spark: settings of Hadoop's s3a
+
+
+def s3a_settings(options: S3Options) -> dict[str, str]:
+    """Settings of s3a without their prefix, `fs.s3a.` or that of a bucket."""
+    settings = {
+        "attempts.maximum": "1",  # of the SDK below s3a, which retries itself
+        "retry.limit": str(options.attempts - 1),
+        "retry.interval": "500ms",
+        "retry.throttle.limit": str(options.attempts),
+        "retry.throttle.interval": "500ms",
+        "connection.establish.timeout": _milliseconds(options.connect_timeout_s),
+        "connection.acquisition.timeout": _milliseconds(options.request_timeout_s),
+        "connection.timeout": _milliseconds(options.request_timeout_s),
+        **_s3a_credentials(options),
+    }
+    if options.endpoint is not None:
+        settings["endpoint"] = options.endpoint
+        settings["path.style.access"] = str(options.path_style).lower()
+        settings["connection.ssl.enabled"] = str(not options.endpoint.startswith("http:")).lower()
+    if options.region is not None or options.endpoint is not None:
+        settings["endpoint.region"] = options.region or _AWS
+    if options.proxy is not None:
+        proxy = urlsplit(options.proxy)
+        given = {
+            "host": proxy.hostname,
+            "port": proxy.port,
+            "username": proxy.username,
+            "password": proxy.password,
+        }
+        settings |= {f"proxy.{name}": str(value) for name, value in given.items() if value}
+    return settings
+
+
+def _s3a_credentials(options: S3Options) -> dict[str, str]:
+    """Who s3a is for the store; what the session has configured, where nothing is said."""
+    if options.anonymous:
+        return {"aws.credentials.provider": _ANONYMOUS}
+    settings: dict[str, str] = {}
+    if options.access_key is not None and options.secret_key is not None:
+        settings = {
+            "access.key": options.access_key,
+            "secret.key": options.secret_key,
+            "aws.credentials.provider": _STATIC,
+        }
+        if options.session_token is not None:
+            settings |= {
+                "session.token": options.session_token,
+                "aws.credentials.provider": _TEMPORARY,
+            }
+    if options.role_arn is not None:
+        settings |= {
+            "assumed.role.arn": options.role_arn,
+            "assumed.role.credentials.provider": settings.get("aws.credentials.provider", _DEFAULT),
+            "aws.credentials.provider": _ROLE,
+        }
+        if options.role_session is not None:
+            settings["assumed.role.session.name"] = options.role_session
+    return settings
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{int(seconds * 1000)}ms"
+
+
+# -------------------------------------------------------------------------------------------------
+# boto3, for what PyArrow cannot do: delete many objects at once, and abort uploads
+
+BOTO3_MISSING = "boto3 is not installed: pip install 'icefloe[s3]'"
+
+
+@lru_cache(maxsize=16)
+def client_of(options: S3Options, bucket: str) -> Any | None:
+    """A client of boto3; None if that is not installed."""
+    try:
+        import boto3  # noqa: PLC0415 - an extra
+        from botocore.config import Config  # noqa: PLC0415
+    except ImportError:
+        return None
+    session = boto3.session.Session()
+    config = Config(
+        region_name=_region(options, bucket),
+        connect_timeout=options.connect_timeout_s,
+        read_timeout=options.request_timeout_s,
+        retries={"mode": "standard", "total_max_attempts": options.attempts},
+        s3={"addressing_style": "path" if options.path_style else "auto"},
+        proxies={"http": options.proxy, "https": options.proxy} if options.proxy else None,
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    if options.anonymous:
+        from botocore import UNSIGNED  # noqa: PLC0415
+
+        config = config.merge(Config(signature_version=UNSIGNED))
+    keys = {
+        "aws_access_key_id": options.access_key,
+        "aws_secret_access_key": options.secret_key,
+        "aws_session_token": options.session_token,
+    }
+    if options.role_arn is not None:
+        role = session.client("sts", config=config, **keys).assume_role(
+            RoleArn=options.role_arn, RoleSessionName=options.role_session or "icefloe"
+        )["Credentials"]
+        keys = {
+            "aws_access_key_id": role["AccessKeyId"],
+            "aws_secret_access_key": role["SecretAccessKey"],
+            "aws_session_token": role["SessionToken"],
+        }
+    return session.client("s3", endpoint_url=options.endpoint, config=config, **keys)
+
+
+@contextmanager
+def reading_object(bucket: str, key: str) -> Iterator[None]:
+    """Raise errors of boto3 as those that PyArrow raises."""
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+
+    try:
+        yield
+    except ClientError as failed:
+        code = str(failed.response.get("Error", {}).get("Code", ""))
+        if code in ("NoSuchKey", "NoSuchBucket", "404"):
+            raise FileNotFoundError(f"{bucket}/{key}") from failed
+        raise OSError(str(failed)) from failed
+    except BotoCoreError as failed:
+        raise OSError(str(failed)) from failed

@@ -1,0 +1,273 @@
+"""What properties say of a store, for PyArrow and for Spark; no store is asked."""
+
+from __future__ import annotations
+
+import io as files
+import pickle
+import time
+
+import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyspark import cloudpickle
+
+import icefloe
+from icefloe.errors import SetupError, StatementError
+from icefloe.storage import file_io
+from icefloe.storage.file_io import ObjectReader, StoreFileIO, io_of
+from icefloe.storage.locations import name_of, spark_uri
+from icefloe.storage.s3 import S3Options, filesystem_of, s3a_settings
+from icefloe.storage.spark_files import (
+    connectors_of,
+    file_path,
+    spark_files,
+    with_plain_schemes,
+)
+
+MINIO = {
+    "s3.endpoint": "http://127.0.0.1:9",
+    "s3.access-key-id": "key",
+    "s3.secret-access-key": "a-secret-key",
+}
+FILE = "s3://bucket/t/data/p=a b/1.parquet"
+
+
+class TestOptions:
+    def test_of_a_store_like_s3(self):
+        s3a = s3a_settings(S3Options.of(MINIO))
+        assert s3a["endpoint"] == "http://127.0.0.1:9"
+        assert s3a["path.style.access"] == "true"
+        assert s3a["connection.ssl.enabled"] == "false"
+        assert s3a["endpoint.region"] == "us-east-1"
+        assert s3a["access.key"] == "key"
+        assert s3a["aws.credentials.provider"].endswith(".SimpleAWSCredentialsProvider")
+
+    def test_vended_credentials(self):
+        s3a = s3a_settings(S3Options.of({**MINIO, "s3.session-token": "t"}))
+        assert s3a["session.token"] == "t"
+        assert s3a["aws.credentials.provider"].endswith(".TemporaryAWSCredentialsProvider")
+
+    def test_without_credentials_the_session_decides(self):
+        s3a = s3a_settings(S3Options.of({"s3.region": "eu-west-1"}))
+        assert s3a["endpoint.region"] == "eu-west-1"
+        assert not {"aws.credentials.provider", "endpoint", "access.key"} & s3a.keys()
+
+    def test_a_role(self):
+        s3a = s3a_settings(S3Options.of({**MINIO, "s3.role-arn": "arn:aws:iam::1:role/r"}))
+        assert s3a["assumed.role.arn"] == "arn:aws:iam::1:role/r"
+        assert s3a["aws.credentials.provider"].endswith(".AssumedRoleCredentialProvider")
+        assert s3a["assumed.role.credentials.provider"].endswith("SimpleAWSCredentialsProvider")
+
+    def test_virtual_addressing(self):
+        s3a = s3a_settings(S3Options.of({**MINIO, "s3.force-virtual-addressing": "true"}))
+        assert s3a["path.style.access"] == "false"
+
+    def test_waits_have_one_default_and_one_place(self):
+        s3a = s3a_settings(S3Options.of({}))
+        assert s3a["retry.limit"] == "4"
+        assert s3a["connection.timeout"] == "15000ms"
+        less = {"icefloe.io.max-attempts": "2", "s3.request-timeout": "3"}
+        s3a = s3a_settings(S3Options.of(less))
+        assert s3a["retry.limit"] == "1"
+        assert s3a["connection.timeout"] == "3000ms"
+
+    @pytest.mark.parametrize("value", ["0", "-1", "many"])
+    def test_a_wrong_number_is_refused(self, value):
+        message = f"Invalid value '{value}' for 'icefloe.io.max-attempts'"
+        with pytest.raises(StatementError, match=message):
+            S3Options.of({"icefloe.io.max-attempts": value})
+
+    def test_remote_signing_is_refused(self):
+        with pytest.raises(SetupError, match=r"Have it vend credentials"):
+            S3Options.of({"s3.remote-signing-enabled": "true"})
+
+
+class TestPyArrow:
+    def test_a_pickled_file_system_keeps_its_attempts(self):
+        filesystem = filesystem_of(S3Options.of({**MINIO, "icefloe.io.max-attempts": "2"}), "b")
+        attempts, options = pickle.loads(cloudpickle.dumps(filesystem)).made_of
+        assert attempts == 2
+        assert options["request_timeout"] == 15.0
+
+    def test_tables_of_one_store_share_their_connections(self):
+        one, other = StoreFileIO(MINIO), StoreFileIO({**MINIO, "owner": "me"})
+        assert one.fs_by_scheme("s3", "b") is other.fs_by_scheme("s3a", "b")
+
+    def test_files_on_a_disk_are_as_pyiceberg_has_them(self, tmp_path):
+        location = f"file://{tmp_path}/a"
+        with StoreFileIO().new_output(location).create() as file:
+            file.write(b"x")
+        assert (tmp_path / "a").read_bytes() == b"x"
+        assert type(StoreFileIO().new_input(location)) is type(PyArrowFileIO().new_input(location))
+
+
+class TestSpark:
+    def test_options_of_a_read(self):
+        read = spark_files(StoreFileIO(MINIO), [FILE])
+        scheme = read.paths[0].partition("://")[0]
+        assert read.paths == (f"{scheme}://bucket/t/data/p=a b/1.parquet",)
+        assert read.options[f"fs.{scheme}.impl"].endswith("S3AFileSystem")
+        assert read.options["fs.s3a.bucket.bucket.secret.key"] == "a-secret-key"
+        assert "a-secret-key" not in repr(read)
+
+    def test_every_set_of_options_has_a_scheme_of_its_own(self):
+        schemes = {
+            spark_files(StoreFileIO(properties), [FILE]).paths[0].partition("://")[0]
+            for properties in (MINIO, {**MINIO, "s3.session-token": "t"}, {})
+        }
+        assert len(schemes) == 3
+        again = spark_files(StoreFileIO({**MINIO, "owner": "me"}), [FILE])
+        assert again.paths[0].partition("://")[0] in schemes
+
+    def test_two_buckets(self):
+        read = spark_files(StoreFileIO(MINIO), [FILE, "s3a://other/x"])
+        assert {key for key in read.options if key.endswith(".endpoint")} == {
+            "fs.s3a.bucket.bucket.endpoint",
+            "fs.s3a.bucket.other.endpoint",
+        }
+
+    def test_disks_and_other_stores_have_no_options(self):
+        read = spark_files(StoreFileIO(MINIO), ["/t/1.parquet", "hdfs://n/t/2.parquet"])
+        assert read.paths == ("file:///t/1.parquet", "hdfs://n/t/2.parquet")
+        assert read.options == {}
+
+    def test_names_of_files(self, spark):
+        """The names that Spark gives to files are those that the table's locations are turned to."""
+        [path] = spark_files(StoreFileIO(MINIO), [FILE]).paths
+        for locations, named, expected in (
+            ([FILE], spark_uri(path), spark_uri(FILE)),
+            ([FILE, "/t/1.parquet"], spark_uri(path), spark_uri(FILE)),
+            ([FILE, "/t/1.parquet"], spark_uri("/t/1.parquet"), spark_uri("/t/1.parquet")),
+            (["/t/1.parquet"], spark_uri("/t/1.parquet"), spark_uri("/t/1.parquet")),
+        ):
+            value = file_path(locations).replace("_metadata.file_path", "f")
+            [row] = spark.createDataFrame([(named,)], "f string").selectExpr(value).collect()
+            assert row[0] == expected
+
+    def test_messages_have_the_locations_of_tables(self):
+        [path] = spark_files(StoreFileIO(MINIO), ["s3://b/x"]).paths
+        assert with_plain_schemes(f"no {path}") == "no s3://b/x"
+
+    def test_s3_and_s3a_are_one_place(self):
+        assert name_of("s3://b/x") == name_of("s3a://b/x")
+        assert spark_uri("s3://b/x y") == spark_uri("s3a://b/x y") == "s3a://b/x%20y"
+
+
+class TestConnectors:
+    @pytest.mark.parametrize(
+        ("properties", "schemes"),
+        [
+            ({"warehouse": "s3://b/w"}, ["s3a"]),
+            ({"type": "rest", "uri": "http://x", "s3.region": "r"}, ["s3a"]),
+            ({"warehouse": "gs://b"}, ["gs"]),
+            ({"warehouse": "abfss://c@a.dfs.core.windows.net/w"}, ["abfss"]),
+            ({"warehouse": "file:///w", "uri": "sqlite:////w/catalog.db"}, []),
+            ({"uri": "postgresql+psycopg://u@h/d"}, []),
+        ],
+    )
+    def test_what_a_catalog_asks_for(self, properties, schemes):
+        assert [connector.scheme for connector in connectors_of(properties)] == schemes
+
+    @pytest.mark.parametrize("location", ["s3://bucket/x", "s3a://b", "gs://b/x", "abfss://c@a/x"])
+    def test_a_store_is_no_lake_without_a_catalog(self, location, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(StatementError, match=r"cannot hold a catalog.* Name one too"):
+            icefloe.connect(location)
+        assert list(tmp_path.iterdir()) == []
+
+
+class _Vending:
+    """A catalog and a table of it whose credentials end at a given time."""
+
+    def __init__(self, seconds: float) -> None:
+        self.properties: dict[str, str] = {}
+        self.seconds, self.loads = seconds, 0
+
+    def load_table(self, _name: object) -> _Vended:
+        self.loads += 1
+        return _Vended(self)
+
+
+class _Vended:
+    def __init__(self, catalog: _Vending) -> None:
+        self.catalog = catalog
+        ends = int((time.time() + catalog.seconds) * 1000)
+        self.io = PyArrowFileIO(
+            {
+                **MINIO,
+                "s3.session-token": f"token {catalog.loads}",
+                "s3.session-token-expires-at-ms": str(ends),
+            }
+        )
+        self.metadata = self
+        self.table_uuid, self.location = "uuid", "s3://b/t"
+
+    def name(self) -> tuple[str, ...]:
+        return ("a", "t")
+
+
+class TestVendedCredentials:
+    def test_are_used_for_half_of_their_life(self):
+        catalog = _Vending(3600)
+        first = io_of(catalog.load_table("t"))
+        second = io_of(catalog.load_table("t"))
+        assert second is first
+        assert first.options.session_token == "token 1"
+
+    def test_are_renewed_when_they_are_used_later(self):
+        catalog = _Vending(0)
+        io = io_of(catalog.load_table("t"))
+        catalog.seconds = 3600
+        assert io.options.session_token == "token 2"
+        assert io.options.session_token == "token 2"
+        assert catalog.loads == 2
+
+    def test_stay_when_the_catalog_is_down(self, caplog):
+        catalog = _Vending(0)
+        io = io_of(catalog.load_table("t"))
+        catalog.load_table = lambda _name: 1 / 0  # type: ignore[method-assign]
+        assert io.options.session_token == "token 1"
+        assert "New credentials were not received" in caplog.text
+
+
+class _Objects:
+    """A client of a store that counts its requests."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.spans = data, []
+
+    def get_object(self, Bucket: str, Key: str, Range: str = "bytes=0-") -> dict[str, object]:
+        self.spans.append(Range)
+        first, _, last = Range.removeprefix("bytes=").partition("-")
+        size = len(self.data)
+        if not first:
+            data = self.data[-int(last) :]
+        else:
+            data = self.data[int(first) : int(last) + 1 if last else size]
+        return {"Body": files.BytesIO(data), "ContentRange": f"bytes x/{size}"}
+
+
+class TestObjects:
+    @pytest.mark.parametrize("size", [None, 5])
+    def test_a_small_one_is_read_with_one_request(self, size):
+        client = _Objects(b"12345")
+        reader = ObjectReader(client, "b", "k", size)
+        assert reader.read(2) == b"12"
+        assert reader.seek(-1, files.SEEK_END) == 4
+        assert reader.read() == b"5"
+        assert reader.read() == b""
+        assert len(client.spans) == 1
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_the_footer_of_a_large_one_is_read_with_one_request(self, known):
+        data = bytes(range(256)) * 8192
+        client = _Objects(data)
+        reader = ObjectReader(client, "b", "k", len(data) if known else None)
+        reader.seek(-1000, files.SEEK_END)
+        assert reader.read(1000) == data[-1000:]
+        assert len(client.spans) == 1
+        reader.seek(100)
+        assert reader.read(300) == data[100:400]
+        reader.seek(len(data) - file_io._TAIL_BYTES - 10)
+        assert reader.read(20) == data[-file_io._TAIL_BYTES - 10 : -file_io._TAIL_BYTES + 10]
+        assert len(client.spans) == 3
+        assert reader.read_whole() == data
