@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 import icefloe
 from icefloe.errors import ColumnNotFoundError, SetupError, StatementError
-from icefloe.spark import session
+from icefloe.spark import environment, session
 from icefloe.spark.errors import _message_of, translate_spark_errors
 
 
@@ -81,14 +81,14 @@ def test_java_that_is_too_old_is_refused(tmp_path, monkeypatch, printed, told):
     java = _java(tmp_path, printed)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SetupError, match=f"{told} at {java}. Spark needs Java 17"):
-        session.check_java()
+        environment.check_java()
 
 
 @pytest.mark.parametrize("printed", ['openjdk version "17.0.2"', 'openjdk version "21" 2023-09-19'])
 def test_java_that_is_new_enough_is_taken(tmp_path, monkeypatch, printed):
     _java(tmp_path, printed)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    session.check_java()
+    environment.check_java()
 
 
 def _java(home: Path, printed: str) -> Path:
@@ -107,29 +107,29 @@ def _java(home: Path, printed: str) -> Path:
 )  # fmt: skip
 def test_library_version_out_of_range_is_refused_with_the_way_out(monkeypatch, package, found):
     """The versions are those that pyproject.toml declares."""
-    installed = session.version
+    installed = environment.version
     monkeypatch.setattr(
-        session, "version", lambda name: found if name == package else installed(name)
+        environment, "version", lambda name: found if name == package else installed(name)
     )
     with pytest.raises(
         SetupError, match=f"{package} {found} is installed.*pip install '{package}>="
     ):
-        session.check_versions()
+        environment.check_versions()
 
 
 @pytest.mark.parametrize("found", ["4.1.0", "4.1.0.dev2", "4.3.9", "4.2"])
 def test_library_version_in_range_is_taken(monkeypatch, found):
-    installed = session.version
+    installed = environment.version
     monkeypatch.setattr(
-        session, "version", lambda name: found if name == "pyspark" else installed(name)
+        environment, "version", lambda name: found if name == "pyspark" else installed(name)
     )
-    session.check_versions()
+    environment.check_versions()
 
 
 def test_versions_checked_are_the_versions_declared():
     """One truth: what pip is told is what is checked at run time."""
     declared = (Path(__file__).parents[1] / "pyproject.toml").read_text()
-    for package, (least, below) in session._VERSIONS.items():
+    for package, (least, below) in environment._VERSIONS.items():
         assert f"{package}>={least},<{below}" in declared.replace("[sql-sqlite]", "")
 
 
@@ -137,16 +137,16 @@ def test_versions_checked_are_the_versions_declared():
     ("gigabytes", "heap"), [(0, 1), (2, 1), (6, 1.5), (8, 2), (24, 4), (512, 4)]
 )
 def test_the_heap_is_a_quarter_of_the_memory(gigabytes, heap):
-    assert session.heap_bytes(gigabytes * 2**30) == heap * 2**30
+    assert environment.heap_bytes(gigabytes * 2**30) == heap * 2**30
 
 
 def test_the_memory_of_a_container_counts(tmp_path, monkeypatch):
     limits = [tmp_path / "memory.max", tmp_path / "none"]
-    monkeypatch.setattr(session, "_MEMORY_LIMITS", limits)
+    monkeypatch.setattr(environment, "_MEMORY_LIMITS", limits)
     limits[0].write_text("max\n")
-    machine = session._memory_bytes()
+    machine = environment.memory_bytes()
     limits[0].write_text(f"{2**20}\n")
-    assert machine > session._memory_bytes() == 2**20
+    assert machine > environment.memory_bytes() == 2**20
 
 
 def test_session_of_the_callers_gets_what_reading_needs(spark):
@@ -249,7 +249,7 @@ def test_a_jvm_that_exits_in_a_statement_is_reported_and_the_table_is_unchanged(
         import os
         import icefloe
         from icefloe.errors import SetupError
-        from icefloe.spark.session import _memory_bytes, heap_bytes
+        from icefloe.spark.environment import heap_bytes, memory_bytes
         from pyspark.sql import functions as F
 
         lake = icefloe.connect("lake")
@@ -257,7 +257,7 @@ def test_a_jvm_that_exits_in_a_statement_is_reported_and_the_table_is_unchanged(
         table.append([{"id": 1}])
         jvm = lake.spark.sparkContext._gateway.proc.pid
         heap = lake.spark.sparkContext._jvm.Runtime.getRuntime().maxMemory()
-        print("HEAP", heap / heap_bytes(_memory_bytes()))
+        print("HEAP", heap / heap_bytes(memory_bytes()))
         deadly = F.udf(lambda _: os.kill(jvm, 9), "long")
         rows = lake.spark.range(1).select(deadly("id").alias("id"))
         for statement in (

@@ -116,6 +116,25 @@ def demo(context: typer.Context) -> None:
 
 
 @app.command()
+def doctor(
+    context: typer.Context,
+    no_spark: Annotated[bool, typer.Option("--no-spark", help="Start no Spark session.")] = False,
+    format: FormatOption = None,
+) -> None:
+    """Check this machine and the lake: one line each, with the way out.
+
+    The exit status is 1 if a check failed. A probe file in the lake's store is deleted again.
+    """
+    from icefloe.cli.doctor import Target, run_doctor
+
+    options: _GlobalOptions = context.obj
+    is_named = options.warehouse is not None or options.catalog is not None
+    warehouse = options.warehouse if is_named else Path("lake")
+    target = Target(warehouse, options.catalog, is_named)
+    raise typer.Exit(run_doctor(target, options.output(format), start_spark=not no_spark))
+
+
+@app.command()
 def sql(
     context: typer.Context,
     text: Annotated[

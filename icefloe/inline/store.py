@@ -172,6 +172,11 @@ class InlineStore:
         """The URL of the database without its password."""
         return self._url.render_as_string(hide_password=True)
 
+    @property
+    def missing_file(self) -> str | None:
+        """The file of a SQLite database that does not exist; connecting would create it."""
+        return None if self._is_postgresql or Path(self._path).exists() else self._path
+
     @contextmanager
     def reading(self) -> Iterator[StoreConnection]:
         """A transaction whose statements all see the same state of the database."""

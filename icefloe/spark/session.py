@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-import shutil
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from importlib.metadata import version
-from pathlib import Path
 from threading import Lock, RLock
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
@@ -23,12 +18,10 @@ from pyspark.sql import SparkSession
 
 from icefloe.errors import SetupError
 from icefloe.spark.connectors import remember_download, session_settings
+from icefloe.spark.environment import check_java, check_versions, heap_bytes, memory_bytes
 from icefloe.storage.spark_files import Connector
 
 log = logging.getLogger("icefloe")
-
-_JAVA = 17
-_VERSIONS = {"pyspark": ("4.1", "4.4"), "pyiceberg": ("0.12", "0.13"), "pyarrow": ("21", "27")}
 
 READS_BY_ID = "spark.sql.parquet.fieldId.read.enabled"
 LOST_SETTING = (
@@ -57,11 +50,6 @@ _LOCAL = {
     # Otherwise PySpark inspects the stack for every column, and asks the JVM for settings.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
-
-_MEMORY_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
 
 
 def session_of(
@@ -118,48 +106,6 @@ def _running() -> SparkSession | None:
     return session
 
 
-def check_versions() -> None:
-    """Refuse library versions that icefloe was not tested with."""
-    for package, (least, below) in _VERSIONS.items():
-        installed = version(package)
-        if not _numbers(least) <= _numbers(installed) < _numbers(below):
-            raise SetupError(
-                f"{package} {installed} is installed; icefloe needs {package}>={least},<{below}. "
-                f"Install it with: pip install '{package}>={least},<{below}'"
-            )
-
-
-def check_java() -> None:
-    """Raise a clear error if Spark would fail to start for lack of a suitable Java."""
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
-    advice = f"Spark needs Java {_JAVA} or newer: install it (on Debian: apt-get install "
-    advice += f"openjdk-{_JAVA}-jre-headless) or set JAVA_HOME."
-    if java is None:
-        raise SetupError(f"No Java was found. {advice}")
-    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
-    major = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
-    if major is None or int(major[1]) < _JAVA:
-        shown = major[1] if major else "of an unknown version"
-        raise SetupError(f"Java {shown} was found at {java}. {advice}")
-
-
-def heap_bytes(memory: int) -> int:
-    """The heap of a session that icefloe starts: a quarter of the memory, from 1 GB to 4."""
-    return min(max(memory // 4, 2**30), 2**32)
-
-
-def _memory_bytes() -> int:
-    """The memory of this machine or container; 0 if it is unknown."""
-    limits = []
-    with suppress(AttributeError, ValueError, OSError):  # Windows has no sysconf
-        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    for file in _MEMORY_LIMITS:
-        with suppress(OSError, ValueError):  # "max" where there is no limit
-            limits.append(int(file.read_text()))
-    return min(limits, default=0)
-
-
 def _start(connectors: Iterable[Connector]) -> SparkSession:
     """A local session, or the Spark Connect session that the environment asks for."""
     remote, jars = os.environ.get("SPARK_REMOTE", ""), {}
@@ -167,7 +113,7 @@ def _start(connectors: Iterable[Connector]) -> SparkSession:
         jars = session_settings(connectors)
         check_java()
         # Spark's default is 1 GB. Every other place for this setting overrides this one.
-        os.environ.setdefault("SPARK_DRIVER_MEMORY", f"{heap_bytes(_memory_bytes()) >> 20}m")
+        os.environ.setdefault("SPARK_DRIVER_MEMORY", f"{heap_bytes(memory_bytes()) >> 20}m")
     builder: Any = SparkSession.builder.appName("icefloe")
     if not remote:
         builder = builder.master("local[*]")
@@ -185,10 +131,6 @@ def _start(connectors: Iterable[Connector]) -> SparkSession:
         remember_download(session, jars)
     started.add(session)
     return session
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
 
 # -------------------------------------------------------------------------------------------------

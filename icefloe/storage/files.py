@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from uuid import uuid4
 
 import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
@@ -176,3 +177,51 @@ def _delete_each(deletions: Sequence[tuple[str, Callable[[], object]]]) -> list[
     with ThreadPoolExecutor(_DELETE_THREADS) as pool:
         failed = list(pool.map(fails, deletions))
     return [location for (location, _), left in zip(deletions, failed, strict=True) if left]
+
+
+# -------------------------------------------------------------------------------------------------
+# Whether a folder can be used at all
+
+_PROBE = b"icefloe doctor"
+
+
+def probe_folder(io: FileIO, folder: str) -> str:
+    """Write, read, list and delete a file in a new folder below `folder`, and leave nothing there.
+
+    Returns what it did; raises a StorageError that names the step which failed.
+    """
+    inside = f"{folder.rstrip('/')}/icefloe-doctor-{uuid4().hex}"
+    location = f"{inside}/probe"
+    try:
+        with _probing("write to", folder), new_stream(io, location) as sink:
+            sink.write(_PROBE)
+        with _probing("read in", folder), open_input(io, location) as source:
+            _expect(source.read() == _PROBE, "it has other bytes than were written")
+        with _probing("list", folder):
+            listed = [one.relative for one in list_files(io, inside)]
+            _expect(listed == ["probe"], f"the new file is not in the listing {listed}")
+        with _probing("delete in", folder):
+            io.delete(location)
+            _expect(list_files(io, inside) == [], "the deleted file is still listed")
+    finally:
+        _remove_probe(io, inside)
+    return "a file was written, read, listed and deleted"
+
+
+@contextmanager
+def _probing(what: str, folder: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as failed:
+        raise StorageError(f"Cannot {what} {folder}: {failed}") from failed
+
+
+def _expect(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise StorageError(otherwise)
+
+
+def _remove_probe(io: FileIO, inside: str) -> None:
+    with suppress(Exception):  # the folder was never created, or the step that failed says why
+        root = locate(io, inside)
+        root.filesystem.delete_dir(root.path)  # of an object store: every object below it
