@@ -93,7 +93,7 @@ def all_checks(target: Target, *, start_spark: bool) -> Iterator[Check]:
             failed.append(name)
     if set(failed) & set(LIBRARIES):
         first = f"not looked at: first see {', '.join(failed)}"
-        yield from (Check(name, Status.SKIPPED, first) for name in ("spark", "catalog", "store"))
+        yield from (Check(name, Status.SKIPPED, first) for name in ("catalog", "store", "spark"))
         return
     try:
         with_libraries = import_module("icefloe.cli.lake_checks")
@@ -101,13 +101,10 @@ def all_checks(target: Target, *, start_spark: bool) -> Iterator[Check]:
         message = f"icefloe cannot be imported: {type(error).__name__}: {error}. Reinstall it."
         yield Check("import", Status.FAILED, _one_line(message))
         return
-    if not start_spark:
-        yield Check("spark", Status.SKIPPED, "not started, as --no-spark says")
-    elif failed:
-        yield Check("spark", Status.SKIPPED, f"not started: first see {', '.join(failed)}")
-    else:
-        yield run_check("spark", with_libraries.try_spark)
-    yield from with_libraries.lake_checks(target)
+    why_not = None if start_spark else "not started, as --no-spark says"
+    if failed:
+        why_not = f"not started: first see {', '.join(failed)}"
+    yield from with_libraries.library_checks(target, why_not)
 
 
 def run_check(name: str, check: Callable[[], tuple[Status, str] | str]) -> Check:

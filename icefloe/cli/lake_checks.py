@@ -20,20 +20,49 @@ from icefloe.cli.worker import redirect_stderr, spark_log
 from icefloe.errors import IcefloeError, SetupError, StorageError
 from icefloe.inline.database import BEGIN, cause_of, is_busy, new_engine
 from icefloe.lake import Lake, configured_inline_uri, open_catalog
+from icefloe.spark.connectors import check_connector
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.session import session_of, started
 from icefloe.storage.files import probe_folder
 from icefloe.storage.locations import local_uri
+from icefloe.storage.spark_files import Connector, connectors_of
 
 _ROWS = 1000
 
 
-def try_spark() -> str:
+def library_checks(target: Target, why_no_spark: str | None) -> Iterator[Check]:
+    """The checks of the lake, then that of Spark, with what the lake's store needs of it."""
+    connectors: list[Connector] = []
+    folder = target.warehouse
+    if folder is not None and not (folder.expanduser() / "catalog.db").exists():
+        yield from _without_lake(folder, is_named=target.is_named)
+    else:
+        check, lake = _open(target)
+        yield check
+        if lake is None:
+            yield Check("store", Status.SKIPPED, "not looked at: first see catalog")
+        else:
+            connectors = connectors_of(lake.catalog.properties)
+            with lake:
+                yield from _lake_checks(lake)
+    if why_no_spark is not None:
+        yield Check("spark", Status.SKIPPED, why_no_spark)
+    else:
+        yield run_check("spark", lambda: _try_spark(connectors))
+
+
+# -------------------------------------------------------------------------------------------------
+# Spark
+
+
+def _try_spark(connectors: list[Connector]) -> str:
     """Start Spark, or find the running session, and run a job with a Python worker."""
     began, user = monotonic(), _SparkUser()
-    session = _session_for(user)
+    session = _session_for(user, connectors)
     ready = monotonic() - began
     try:
+        for connector in connectors:
+            check_connector(session, connector)
         with translate_spark_errors():
             rows = session.range(_ROWS).mapInArrow(lambda batches: batches, "id BIGINT").count()
         if rows != _ROWS:
@@ -48,11 +77,11 @@ class _SparkUser:
     """Uses a session as a lake does: the last user stops it, if icefloe started it."""
 
 
-def _session_for(user: _SparkUser) -> SparkSession:
+def _session_for(user: _SparkUser, connectors: list[Connector]) -> SparkSession:
     running = SparkContext._active_spark_context is not None
     try:
         with nullcontext() if running else redirect_stderr(spark_log()):
-            return session_of(None, user)
+            return session_of(None, user, connectors)
     except IcefloeError:
         raise
     except Exception as error:
@@ -65,28 +94,31 @@ def _session_for(user: _SparkUser) -> SparkSession:
 # The lake
 
 
-def lake_checks(target: Target) -> Iterator[Check]:
-    """The checks of the lake: its catalog, rights, store and inline rows."""
-    folder = target.warehouse
-    if folder is not None and not (folder.expanduser() / "catalog.db").exists():
-        yield from _without_lake(folder, is_named=target.is_named)
-        return
-    try:
-        catalog = open_catalog(folder, target.catalog, {})
+def _open(target: Target) -> tuple[Check, Lake | None]:
+    """Whether the catalog can be reached, and the lake if so."""
+    opened: list[Lake] = []
+
+    def reach() -> str:
+        began = monotonic()
+        catalog = open_catalog(target.warehouse, target.catalog, {})
         lake = Lake(catalog, None, configured_inline_uri(target.catalog))
-    except Exception as error:  # noqa: BLE001 - of any catalog
+        try:
+            names = lake.tables()
+        except BaseException:
+            lake.stop()
+            raise
+        opened.append(lake)
+        noun = "table" if len(names) == 1 else "tables"
+        return f"{_kind(catalog)}, {len(names)} {noun}, listed in {monotonic() - began:.2f} s"
 
-        def fail(error: Exception = error) -> str:
-            raise error
+    check = run_check("catalog", reach)
+    return check, opened[0] if opened else None
 
-        yield run_check("catalog", fail)
-        yield Check("store", Status.SKIPPED, "not looked at: first see catalog")
-        return
-    with lake:
-        yield run_check("catalog", lambda: _reach(lake))
-        yield run_check("rights", lambda: _may_commit(catalog))
-        yield run_check("store", lambda: _use_store(lake))
-        yield run_check("inline", lambda: _inline(lake))
+
+def _lake_checks(lake: Lake) -> Iterator[Check]:
+    yield run_check("rights", lambda: _may_commit(lake.catalog))
+    yield run_check("store", lambda: _use_store(lake))
+    yield run_check("inline", lambda: _inline(lake))
 
 
 def _without_lake(folder: Path, *, is_named: bool) -> Iterator[Check]:
@@ -98,14 +130,6 @@ def _without_lake(folder: Path, *, is_named: bool) -> Iterator[Check]:
         above = above.parent
     location = local_uri(above)
     yield run_check("store", lambda: f"{probe_folder(load_file_io({}), location)} in {above}")
-
-
-def _reach(lake: Lake) -> str:
-    began = monotonic()
-    names = lake.tables()
-    took = monotonic() - began
-    noun = "table" if len(names) == 1 else "tables"
-    return f"{_kind(lake.catalog)}, {len(names)} {noun}, listed in {took:.2f} s"
 
 
 def _kind(catalog: Catalog) -> str:

@@ -69,7 +69,7 @@ def test_a_lake_without_faults(folder):
 def test_formats_for_programs(folder):
     named = [
         *("icefloe", "python", "java", "pyspark", "pyiceberg", "pyarrow", "memory", "extras"),
-        *("spark", "catalog", "rights", "store", "inline"),
+        *("catalog", "rights", "store", "inline", "spark"),
     ]
     done = run(folder, "doctor", "--no-spark", "--format", "json")
     assert list(checks(done)) == named
