@@ -171,6 +171,15 @@ def test_public_classes_have_examples():
     assert set(PUBLIC) - names == set()
 
 
+def test_the_reference_lists_every_call_of_a_table():
+    """Add a new method or property to a section of docs/api/table.md."""
+    listed = re.findall(
+        r"^::: icefloe\.table\.Table\.(\w+)$", text_of("docs/api/table.md"), re.MULTILINE
+    )
+    public = [name for name in vars(icefloe.Table) if not name.startswith("_")]
+    assert sorted(listed) == sorted(public)
+
+
 @pytest.mark.slow
 def test_the_change_feed_example_applies_each_event_once(spark, tmp_path, capsys):
     cdc = module_of(ROOT / "examples" / "cdc.py")
