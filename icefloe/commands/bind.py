@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from sqlglot import exp
@@ -19,12 +19,14 @@ from icefloe.errors import (
     TypeMismatchError,
 )
 from icefloe.metadata.table_state import TableState
-from icefloe.pruning.comparisons import UNKNOWN, FilePredicate
+from icefloe.pruning.comparisons import FilePredicate
 from icefloe.pruning.conditions import lower
 from icefloe.schema.to_spark import can_store, needs_check, spark_schema
+from icefloe.spark.column_trees import ColumnReader, ColumnTree, Opaque, SqlPart, names_in, nodes_of
 from icefloe.spark.columns import PREFIX, quoted
 from icefloe.spark.errors import of_one_row, translate_spark_errors
 from icefloe.spark.expressions import expression
+from icefloe.spark.session import time_zone
 from icefloe.spark.sql_text import SqlText
 from icefloe.statements import Condition, Expression, RowStatement
 
@@ -49,11 +51,11 @@ class Bound:
 
 
 def bind_statement(
-    statement: RowStatement, state: TableState, spark: SparkSession, resolve: ResolveTables
+    statement: RowStatement, state: TableState, columns: ColumnReader, resolve: ResolveTables
 ) -> Bound:
     """Bind a statement; raises a StatementError if it does not fit the table."""
     schema = spark_schema(state.schema)
-    no_rows = spark.createDataFrame([], schema).alias(state.alias)
+    no_rows = columns.session().createDataFrame([], schema).alias(state.alias)
 
     def resolved(text: SqlText) -> SqlText:
         return resolve(text, state)
@@ -62,19 +64,24 @@ def bind_statement(
     return Bound(
         bind_condition(where, no_rows, schema.names, resolved),
         bind_assignments(assignments, no_rows, schema, resolved),
-        lower_condition(where, state, spark),
-        _any_subquery(where, assignments),
-        columns_named([where, *(part for pair in assignments for part in pair)], schema.names),
+        lower_condition(where, state, columns),
+        _any_subquery(where, assignments, columns),
+        columns_named(
+            [where, *(part for pair in assignments for part in pair)], schema.names, columns
+        ),
     )
 
 
-def row_statement_has_subquery(statement: RowStatement) -> bool:
+def row_statement_has_subquery(statement: RowStatement, columns: ColumnReader) -> bool:
     """Whether an expression of an UPDATE or DELETE reads other tables or rows."""
-    return _any_subquery(statement.where, statement.assignments)
+    return _any_subquery(statement.where, statement.assignments, columns)
 
 
-def _any_subquery(where: Condition | None, assignments: Sequence[tuple[str, Expression]]) -> bool:
-    return any(map(has_subquery, [where, *(value for _, value in assignments)]))
+def _any_subquery(
+    where: Condition | None, assignments: Sequence[tuple[str, Expression]], columns: ColumnReader
+) -> bool:
+    expressions = [where, *(value for _, value in assignments)]
+    return any(has_subquery(expression, columns) for expression in expressions)
 
 
 def analysed_once(value: Expression) -> Expression:
@@ -90,24 +97,26 @@ def analysed_values(
 
 
 def lower_condition(
-    where: Condition | None, state: TableState, spark: SparkSession
+    where: Condition | None, state: TableState, columns: ColumnReader
 ) -> FilePredicate:
-    """What a condition says about files; a Column says nothing."""
-    if isinstance(where, Column):
-        return UNKNOWN
-    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    """What a condition says about files."""
     return lower(
-        where,
+        readable(where, columns),
         state.schema,
-        time_zone=zone,
+        time_zone=time_zone(columns.session()),
         qualifiers=frozenset({state.alias.lower()}),
     )
 
 
-def has_subquery(text: Expression | None) -> bool:
+def readable(where: Condition | None, columns: ColumnReader) -> str | ColumnTree | None:
+    """A condition in the form that can be lowered: text, or the tree of a Column."""
+    return columns.tree(where) if isinstance(where, Column) else where
+
+
+def has_subquery(text: Expression | None, columns: ColumnReader) -> bool:
     """Whether an expression reads other tables or rows."""
     if isinstance(text, Column):
-        return "subquery" in str(text).lower()
+        return any(_is_query(node, columns) for node in nodes_of(columns.tree(text)))
     if not isinstance(text, str):
         return False
     tree = SqlText.of(text).tree
@@ -116,23 +125,37 @@ def has_subquery(text: Expression | None) -> bool:
     return tree.find(exp.Select, exp.Table) is not None
 
 
+def _is_query(node: ColumnTree, columns: ColumnReader) -> bool:
+    match node:
+        case Opaque():
+            return node.is_query
+        case SqlPart(text):
+            return has_subquery(text, columns)
+        case _:
+            return False
+
+
 # In a text they may stand for columns that it does not spell.
 _INDIRECT = ("*", "${", "\\", "identifier")
 
 
 def columns_named(
-    expressions: Iterable[Expression | None], names: Sequence[str]
+    expressions: Iterable[Expression | None], names: Sequence[str], columns: ColumnReader
 ) -> list[str] | None:
     """The columns that expressions may name, some of which they may not; None: all."""
     given = [each for each in expressions if each is not None]
-    if any(isinstance(each, Column) for each in given):
-        return None
     text = "\n".join(each.lower() for each in given if isinstance(each, str))
     if not text.isascii() or any(sign in text for sign in _INDIRECT):
         return None
-    if any(not name.isascii() or "`" in name for name in names):
+    if any(not name.isascii() or "`" in name or "," in name for name in names):
         return None
-    return [name for name in names if name.lower() in text]
+    in_columns: set[str] = set()
+    for each in given:
+        parts = names_in(columns.tree(each)) if isinstance(each, Column) else set()
+        if parts is None or not all(part.isascii() for part in parts):
+            return None
+        in_columns |= {part.lower() for part in parts}
+    return [name for name in names if name.lower() in text or name.lower() in in_columns]
 
 
 def bind_condition(

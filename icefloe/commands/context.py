@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Generic, Protocol, TypeVar
 
 from pyiceberg.catalog import Catalog
@@ -21,6 +22,7 @@ from icefloe.inline.tier import InlineTier
 from icefloe.metadata.table_state import TableState
 from icefloe.results import DmlResult, RowCounts
 from icefloe.settings import UpdateMode
+from icefloe.spark.column_trees import ColumnReader
 from icefloe.spark.expressions import TempViews, resolve_tables
 from icefloe.spark.sql_text import SqlText
 from icefloe.spark.table_names import TableName
@@ -29,7 +31,7 @@ from icefloe.statements import Options
 P = TypeVar("P")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Context:
     """What a statement runs with."""
 
@@ -43,6 +45,11 @@ class Context:
     # Called with the rows that there may be, and the bytes of new ones: they may be due.
     flush_soon: Callable[[TableState, int, int], object]
     views: TempViews = field(default_factory=TempViews)
+
+    @cached_property
+    def columns(self) -> ColumnReader:
+        """What reads the Columns of statements."""
+        return ColumnReader(self.session)
 
     @property
     def spark(self) -> SparkSession:

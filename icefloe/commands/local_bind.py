@@ -28,6 +28,7 @@ from pyiceberg.types import (
     StringType,
 )
 
+from icefloe.commands.bind import readable
 from icefloe.commands.input_rows import as_schema
 from icefloe.file_changes import InlineChanges
 from icefloe.inline.cut import Cut
@@ -43,8 +44,9 @@ from icefloe.pruning.literals import (
     to_decimal,
 )
 from icefloe.schema.arrow_values import arrow_schema
+from icefloe.spark.column_trees import ColumnReader, ColumnTree
 from icefloe.spark.sql_text import SqlText
-from icefloe.statements import Condition, Expression, RowStatement
+from icefloe.statements import Expression, RowStatement
 
 _FIRST_PLAIN_YEAR = 1970
 _MAX_DIGITS = 38  # of a literal that Spark reads as a decimal
@@ -60,9 +62,11 @@ class LocalBound:
     has_subquery: bool = False
 
 
-def bind_locally(statement: RowStatement, state: TableState) -> LocalBound | None:
+def bind_locally(
+    statement: RowStatement, state: TableState, columns: ColumnReader
+) -> LocalBound | None:
     """Bind a statement without Spark; None where only Spark can, or can say what is wrong."""
-    lowered = lower_locally(statement.where, state)
+    lowered = lower_locally(readable(statement.where, columns), state)
     if lowered is None:
         return None
     values = _values(statement.assignments, state.schema)
@@ -70,14 +74,12 @@ def bind_locally(statement: RowStatement, state: TableState) -> LocalBound | Non
 
 
 def lower_locally(
-    where: Condition | None, state: TableState, time_zone: str | None = None
+    where: str | ColumnTree | None, state: TableState, time_zone: str | None = None
 ) -> FilePredicate | None:
     """A condition that is exact for rows and that Spark accepts; None in doubt.
 
     Timestamps without an offset need the session's time zone.
     """
-    if where is not None and not isinstance(where, str):
-        return None
     return lower_certain(
         where, state.schema, time_zone=time_zone, qualifiers=frozenset({state.alias})
     )

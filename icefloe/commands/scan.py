@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from icefloe.commands.bind import columns_named, lower_condition
+from icefloe.commands.bind import columns_named, lower_condition, readable
 from icefloe.commands.context import Context
 from icefloe.commands.local_bind import lower_locally
 from icefloe.commands.lost_deletes import with_inline_deletes
@@ -31,6 +31,7 @@ from icefloe.scan.read_guard import guarded
 from icefloe.scan.scan import Scan, read_deleted_rows
 from icefloe.schema.to_spark import spark_schema
 from icefloe.spark import columns as names
+from icefloe.spark.column_trees import ColumnReader
 from icefloe.spark.columns import quote, quoted, selected
 from icefloe.spark.errors import of_one_row, translate_spark_errors
 from icefloe.spark.expressions import expression
@@ -117,9 +118,10 @@ def lower_exactly(
 
     Spark is asked for its time zone alone, and only where the condition is in doubt without it.
     """
-    lowered = lower_locally(where, state)
-    if lowered is None and isinstance(where, str):
-        lowered = lower_locally(where, state, time_zone(context.spark))
+    condition = readable(where, context.columns)
+    lowered = lower_locally(condition, state)
+    if lowered is None and isinstance(where, str | Column):
+        lowered = lower_locally(condition, state, time_zone(context.spark))
     return lowered
 
 
@@ -141,15 +143,14 @@ def read_rows(context: Context, state: TableState, request: ScanRequest = EVERY_
 def _read_rows(context: Context, state: TableState, request: ScanRequest) -> DataFrame:
     columns, where = request.columns, request.where
     where = SqlText.of(where) if isinstance(where, str) else where
-    lowered = lower_condition(where, state, context.spark)
+    lowered = lower_condition(where, state, context.columns)
     cut = context.tier.cut(state, lowered.inclusive)
     _flush_when_old(context, state)
     files = plan_files(state, lowered)
     available = [field.name for field in state.schema.fields]
     with translate_spark_errors(available):
         scan = Scan.of(context.spark, state, files.candidates)
-        with_places = bool(set(columns or ()) & set(_META))
-        rows = guarded(scan, _live_rows(scan, request, with_places=with_places))
+        rows = guarded(scan, _live_rows(scan, request, context.columns))
         if cut is not None and len(cut.rows):
             inline = inline_frame(context.spark, cut)
             rows = rows.unionByName(inline.select(*map(quoted, rows.columns)))
@@ -167,12 +168,13 @@ def _read_rows(context: Context, state: TableState, request: ScanRequest) -> Dat
         return rows if request.limit is None else rows.limit(request.limit)
 
 
-def _live_rows(scan: Scan, request: ScanRequest, *, with_places: bool) -> DataFrame:
+def _live_rows(scan: Scan, request: ScanRequest, columns: ColumnReader) -> DataFrame:
     """Rows of files; those that an index found have only the columns that the request may name."""
+    with_places = bool(set(request.columns or ()) & set(_META))
     if not scan.reads_by_position:
         return scan.rows() if with_places else scan.plain_rows()
     names = [field.name for field in scan.state.schema.fields]
-    named = columns_named([*(request.columns or ()), request.where], names)
+    named = columns_named([*(request.columns or ()), request.where], names, columns)
     read = names if request.columns is None or named is None else named
     places = _PLACE if with_places else ()
     return scan.candidate_rows(read).selectExpr(*map(quote, read), *places)

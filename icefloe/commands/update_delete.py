@@ -79,7 +79,7 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
         Spark is not asked where the statement is certain and the driver can read its rows: no file
         has any, indexes have their positions, or the files are few and small.
         """
-        local = bind_locally(self.statement, state)
+        local = bind_locally(self.statement, state, self.context.columns)
         if local is None:
             return self._plan_with_spark(state)
         files = plan_files(state, local.lowered)
@@ -90,9 +90,10 @@ class RowChangeCommand(ExplainableCommand[_RowPlan]):
         self, state: TableState, chosen: tuple[LocalBound, FilePlan] | None = None
     ) -> _RowPlan:
         """The plan of a statement that Spark binds; its files may be chosen already."""
-        if state.has_inline_tier and row_statement_has_subquery(self.statement):
-            state = self.context.tier.pin(state)
-        bound = bind_statement(self.statement, state, self.context.spark, self.context.resolve)
+        context = self.context
+        if state.has_inline_tier and row_statement_has_subquery(self.statement, context.columns):
+            state = context.tier.pin(state)
+        bound = bind_statement(self.statement, state, context.columns, context.resolve)
         files = None
         if chosen is not None:
             local, files = chosen

@@ -115,7 +115,7 @@ def _scan_of(
     """Scan the files that may hold rows of `where`; Spark decides where metadata cannot."""
     where = analysed_once(where)
     matcher = FileMatcher(
-        lower_condition(where, state, context.spark), state.schema, state.metadata.specs()
+        lower_condition(where, state, context.columns), state.schema, state.metadata.specs()
     )
     empty = context.spark.createDataFrame([], spark_schema(state.schema)).alias(state.alias)
     names = [field.name for field in state.schema.fields]

@@ -196,7 +196,8 @@ def is_in(
     literal is a string. So lists of several kinds, and timestamps as strings, are unknown.
     """
     listed = [literal for literal in literals if literal.kind is not LiteralKind.NULL]
-    if len({literal.kind for literal in listed}) > 1 or _compares_as_string(column, listed):
+    kinds = {literal.kind for literal in listed}
+    if (kinds != _NUMBERS and len(kinds) > 1) or _compares_as_string(column, listed):
         return UNKNOWN
     values = [value for value in map(column.value, listed) if value is not None]
     if len(values) < len(listed):
@@ -211,6 +212,10 @@ def is_in(
         return _leaf(column, unlisted, true_for_nan=True)
     among = In(term=Reference(column.name), values=set(values))  # type: ignore[call-arg]
     return _leaf(column, among, true_for_nan=False)
+
+
+# Both become a value of a floating-point column, and of no other one.
+_NUMBERS = {LiteralKind.NUMBER, LiteralKind.DOUBLE}
 
 
 def _compares_as_string(column: PredicateColumn, literals: Sequence[SqlLiteral]) -> bool:

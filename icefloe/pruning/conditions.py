@@ -1,4 +1,4 @@
-"""From a SQL condition to PyIceberg expressions that select files.
+"""From a condition, SQL text or a Column's tree, to PyIceberg expressions that select files.
 
 What is lowered is not the condition but "the condition IS TRUE", so NOT is pushed down to the
 leaves. Whatever may mean something else in Spark is unknown: it may be true for any row.
@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 from pyiceberg.schema import Schema
 from pyiceberg.types import PrimitiveType
 
+from icefloe.pruning.column_conditions import read_tree
 from icefloe.pruning.comparisons import (
     ALWAYS,
     NEVER,
@@ -33,6 +34,7 @@ from icefloe.pruning.predicate import (
     And,
     ColumnName,
     Compare,
+    Condition,
     Constant,
     In,
     IsNull,
@@ -47,7 +49,9 @@ from icefloe.pruning.predicate import (
     Test,
     Unsupported,
     read_condition,
+    read_sql,
 )
+from icefloe.spark.column_trees import ColumnTree, has_only_names
 from icefloe.spark.sql_text import SqlText
 from icefloe.spark.tokens import Token, TokenKind
 
@@ -56,7 +60,7 @@ L = TypeVar("L")
 
 
 def lower(
-    condition: str | None,
+    condition: str | ColumnTree | None,
     schema: Schema,
     *,
     time_zone: str | None,
@@ -69,19 +73,11 @@ def lower(
     """
     if condition is None:
         return ALWAYS
-    # Spark replaces variables before it parses, in string literals too, and continues a comment
-    # after a backslash at the end of its line. sqlglot does neither.
-    if "${" in condition or "\\\n" in condition:
-        return UNKNOWN
     scope = _Scope(schema, time_zone, frozenset(name.lower() for name in qualifiers))
-    # sqlglot's escapes are not Spark's, and under some of Spark's settings a double-quoted word is
-    # a column.
-    strings_are_plain = "\\" not in condition and '"' not in condition
-    parsed = SqlText.of(condition).tree
-    if parsed is None:
-        return UNKNOWN
     try:
-        return scope.tree(read_condition(parsed, strings_are_plain=strings_are_plain))
+        if isinstance(condition, str):
+            return scope.tree(read_sql(SqlText.of(condition)))
+        return scope.tree(read_tree(condition))
     except Exception:  # noqa: BLE001 - whatever sqlglot fails on, in any way, Spark has to check
         return UNKNOWN
 
@@ -153,12 +149,17 @@ class _Scope(TreeLowering[ParsedLeaf]):
         *qualifier, name = (part.lower() for part in column)
         if name == "*" or len(qualifier) > 1 or not self.qualifiers.issuperset(qualifier):
             return None
+        if qualifier and self._has_field(f"{qualifier[0]}, {name}"):
+            return None  # the JSON of a Column has this name as if it were two
         fields = [field for field in self.schema.fields if field.name.lower() == name]
         if len(fields) != 1 or not isinstance(fields[0].field_type, PrimitiveType):
             return None
         if self.schema.find_field(fields[0].name).field_id != fields[0].field_id:
             return None  # a name with a dot, which PyIceberg takes for a nested field
         return PredicateColumn(fields[0].name, fields[0].field_type, self.time_zone)
+
+    def _has_field(self, name: str) -> bool:
+        return any(field.name.lower() == name for field in self.schema.fields)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -171,29 +172,41 @@ _PLAIN_NUMBER = re.compile(r"(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|\d+L", re.ASCII)
 
 
 def lower_certain(
-    condition: str | None, schema: Schema, *, time_zone: str | None, qualifiers: frozenset[str]
+    condition: str | ColumnTree | None,
+    schema: Schema,
+    *,
+    time_zone: str | None,
+    qualifiers: frozenset[str],
 ) -> FilePredicate | None:
     """A condition that is exact for rows and that Spark provably accepts; None in doubt.
 
     Stricter than an exact `lower`, which proves nothing about parts that do not matter: Spark
     refuses `id < 0 AND FALSE` if there is no `id`. Names must be spelled as in the schema and in
-    `qualifiers`, and the text has to be plain, so that sqlglot reads nothing that Spark refuses.
+    `qualifiers`, and a text has to be plain, so that sqlglot reads nothing that Spark refuses.
     """
     if condition is None:
         return ALWAYS
-    text = SqlText.of(condition)
     names = [field.name for field in schema.fields]
     if {name.lower() for name in qualifiers} & {name.lower() for name in names}:
         return None  # `t.a` may be a field of the struct `t`
-    if not is_plain_sql(text, frozenset(names) | qualifiers) or text.tree is None:
-        return None
     scope = _Certain(schema, time_zone, frozenset(name.lower() for name in qualifiers))
     try:
-        return scope.tree(read_condition(text.tree, strings_are_plain=True))
+        parsed = _read_plain(condition, frozenset(names) | qualifiers)
+        return None if parsed is None else scope.tree(parsed)
     except _DoubtError:
         return None
     except Exception:  # noqa: BLE001 - as in `lower`
         return None
+
+
+def _read_plain(condition: str | ColumnTree, names: frozenset[str]) -> Condition | None:
+    """A condition that has nothing but literals, these names and the operators of conditions."""
+    if not isinstance(condition, str):
+        return read_tree(condition) if has_only_names(condition, names) else None
+    text = SqlText.of(condition)
+    if not is_plain_sql(text, names) or text.tree is None:
+        return None
+    return read_condition(text.tree, strings_are_plain=True)
 
 
 def is_plain_sql(text: SqlText, names: frozenset[str]) -> bool:

@@ -73,6 +73,7 @@ class LiteralKind(Enum):
     NULL = "null"
     BOOLEAN = "boolean"
     NUMBER = "number"
+    DOUBLE = "double"  # of a Column; its text has every digit
     STRING = "string"
     DATE = "date"
     TIMESTAMP = "timestamp"
@@ -87,13 +88,11 @@ class SqlLiteral:
     text: str
 
 
-_CAST_KINDS = {
+_CASTS: Mapping[Any, LiteralKind | int] = {
     exp.DataType.Type.DATE: LiteralKind.DATE,
     exp.DataType.Type.TIMESTAMPTZ: LiteralKind.TIMESTAMP,
     exp.DataType.Type.TIMESTAMPLTZ: LiteralKind.TIMESTAMP,
     exp.DataType.Type.TIMESTAMPNTZ: LiteralKind.TIMESTAMP_NTZ,
-}
-_INTEGER_BITS = {
     exp.DataType.Type.TINYINT: 8,
     exp.DataType.Type.SMALLINT: 16,
     exp.DataType.Type.INT: 32,
@@ -109,7 +108,8 @@ def read_literal(node: exp.Expr, *, strings_are_plain: bool) -> SqlLiteral | Non
     node = node.unnest()
     if isinstance(node, exp.Cast):
         inner = read_literal(node.this, strings_are_plain=strings_are_plain)
-        return _cast(inner, node.to) if inner is not None else None
+        to = _CASTS.get(node.to.this)
+        return cast_literal(inner, to) if inner is not None and to is not None else None
     if isinstance(node, exp.Literal) and node.is_string:
         return SqlLiteral(LiteralKind.STRING, node.this) if strings_are_plain else None
     return _read_plain(node)
@@ -135,13 +135,16 @@ def _number(text: str) -> SqlLiteral | None:
     return SqlLiteral(LiteralKind.NUMBER, text)
 
 
-def _cast(inner: SqlLiteral, to: exp.DataType) -> SqlLiteral | None:
-    """DATE '…', TIMESTAMP '…', CAST('…' AS DATE) and the like, and integers with a suffix: 5L."""
-    if inner.kind is LiteralKind.STRING and to.this in _CAST_KINDS:
-        return SqlLiteral(_CAST_KINDS[to.this], inner.text)
-    if inner.kind is LiteralKind.NUMBER and to.this in _INTEGER_BITS:
+def cast_literal(inner: SqlLiteral, to: LiteralKind | int) -> SqlLiteral | None:
+    """DATE '…', TIMESTAMP '…', CAST('…' AS DATE) and the like, and integers with a suffix: 5L.
+
+    `to` is the kind of the result, or how many bits an integer has.
+    """
+    if inner.kind is LiteralKind.STRING and isinstance(to, LiteralKind):
+        return SqlLiteral(to, inner.text)
+    if inner.kind is LiteralKind.NUMBER and isinstance(to, int):
         value = _integer(inner)
-        return inner if value is not None and fits(value, _INTEGER_BITS[to.this]) else None
+        return inner if value is not None and fits(value, to) else None
     return None
 
 
@@ -179,6 +182,10 @@ def _scale(number: str) -> int:
     return len(number.partition(".")[2])
 
 
+def _whole_digits(number: str) -> int:
+    return len(number.removeprefix("-").partition(".")[0])
+
+
 def _coerce_boolean(literal: SqlLiteral) -> AnyLiteral | None:
     is_boolean = literal.kind is LiteralKind.BOOLEAN
     return BooleanLiteral(literal.text == "TRUE") if is_boolean else None
@@ -204,7 +211,7 @@ def _coerce_decimal(literal: SqlLiteral, column: DecimalType) -> AnyLiteral | No
     """Only when Spark's common type of both sides has every digit of either."""
     if literal.kind is not LiteralKind.NUMBER or "e" in literal.text.lower():
         return None
-    integer_digits = column.precision - column.scale
+    integer_digits = max(column.precision - column.scale, _whole_digits(literal.text))
     if "." not in literal.text:
         integer_digits = max(integer_digits, _LONG_DIGITS)
     if integer_digits + max(column.scale, _scale(literal.text)) > _MAX_PRECISION:
@@ -223,6 +230,8 @@ def to_decimal(number: Fraction, kind: DecimalType) -> Decimal | None:
 
 
 def _coerce_double(literal: SqlLiteral) -> AnyLiteral | None:
+    if literal.kind is LiteralKind.DOUBLE:
+        return DoubleLiteral(float(literal.text))
     if literal.kind is not LiteralKind.NUMBER:
         return None
     mantissa, _, power = literal.text.lower().partition("e")
@@ -348,7 +357,7 @@ def sql_literal(value: Any, kind: PrimitiveType) -> SqlLiteral:
         case _ if value is None:
             return SqlLiteral(LiteralKind.NULL, "NULL")
         case DateType():
-            return SqlLiteral(LiteralKind.DATE, _day(value))
+            return SqlLiteral(LiteralKind.DATE, day_text(value))
         case TimestamptzType():
             return SqlLiteral(LiteralKind.TIMESTAMP, f"{timestamp_text(value)}+00:00")
         case TimestampType():
@@ -368,13 +377,16 @@ def sql_text(literal: SqlLiteral) -> str:
     match literal.kind:
         case LiteralKind.NULL | LiteralKind.BOOLEAN | LiteralKind.NUMBER:
             return literal.text
+        case LiteralKind.DOUBLE:
+            return f"{literal.text}D"
         case LiteralKind.STRING:
             return "'" + literal.text.replace("'", "''") + "'"
         case kind:
             return f"{kind.value.upper()} '{literal.text}'"
 
 
-def _day(days: int) -> str:
+def day_text(days: int) -> str:
+    """Days since 1970 as `2024-01-31`."""
     return (_EPOCH.date() + timedelta(days=days)).isoformat()
 
 

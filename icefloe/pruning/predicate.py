@@ -23,6 +23,7 @@ from typing import Generic, TypeAlias, TypeVar
 from sqlglot import exp
 
 from icefloe.pruning.literals import LiteralKind, SqlLiteral, read_literal
+from icefloe.spark.sql_text import SqlText
 
 C = TypeVar("C")  # a column
 V = TypeVar("V")  # a value
@@ -245,6 +246,40 @@ def read_condition(node: exp.Expr, *, strings_are_plain: bool) -> Condition:
     return _Reader(strings_are_plain).condition(node)
 
 
+def is_true(column: ColumnName) -> Condition:
+    """A column as a condition."""
+    return Compare(column, Comparison.EQUAL, _TRUE)
+
+
+def read_sql(text: SqlText) -> Condition:
+    """The condition that Spark reads in a text; `Unsupported` if that is in doubt."""
+    tree = _tree(text)
+    return _IN_DOUBT if tree is None else read_condition(tree, strings_are_plain=_is_plain(text))
+
+
+def read_operand(text: SqlText) -> ColumnName | SqlLiteral | None:
+    """The column or constant that a text names for Spark; None for everything else."""
+    tree = _tree(text)
+    if tree is None:
+        return None
+    return _column(tree) or read_literal(tree, strings_are_plain=_is_plain(text))
+
+
+_IN_DOUBT = Unsupported("SQL")
+
+
+def _tree(text: SqlText) -> exp.Expr | None:
+    # Spark replaces variables before it parses, in string literals too, and continues a comment
+    # after a backslash at the end of its line. sqlglot does neither.
+    return None if "${" in text or "\\\n" in text else text.tree
+
+
+def _is_plain(text: str) -> bool:
+    # sqlglot's escapes are not Spark's, and under some of Spark's settings a double-quoted word is
+    # a column.
+    return "\\" not in text and '"' not in text
+
+
 @dataclass(frozen=True, slots=True)
 class _Reader:
     strings_are_plain: bool
@@ -265,7 +300,7 @@ class _Reader:
                 return Constant(None)
             case _:
                 column = _column(node)
-                return Compare(column, Comparison.EQUAL, _TRUE) if column else self._test(node)
+                return is_true(column) if column else self._test(node)
 
     def _test(self, node: exp.Expr) -> Condition:
         if type(node) in _COMPARISONS:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from py4j.clientserver import ClientServerConnection
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from icefloe import Table
 
@@ -37,6 +38,7 @@ def statements(table: Table, source: DataFrame) -> dict[str, Callable[[], object
     merge = table.merge(source, "target.id = source.id")
     return {
         "scan": lambda: table.scan(where="id = 7").collect(),
+        "scan by Column": lambda: table.scan(where=F.col("id") == 7).collect(),
         "delete": table.delete().where("id % 50 = 7").execute,
         "update": table.update().set("c1", "c1 + 1").where("id % 50 = 8").execute,
         "upsert": table.upsert(source, ["id"]).execute,
@@ -56,6 +58,7 @@ def statements(table: Table, source: DataFrame) -> dict[str, Callable[[], object
             ["c1", "c2"],
             {
                 "scan": 68,
+                "scan by Column": 72,
                 "delete": 165,
                 "update": 275,
                 "upsert": 400,
@@ -68,6 +71,7 @@ def statements(table: Table, source: DataFrame) -> dict[str, Callable[[], object
             WIDE,
             {
                 "scan": 182,
+                "scan by Column": 186,
                 "delete": 205,
                 "update": 505,
                 "upsert": 670,

@@ -18,6 +18,7 @@ from icefloe.commit.publish import Commit, publish
 from icefloe.file_changes import FileChanges
 from icefloe.pruning.candidates import plan_files
 from icefloe.settings import Isolation
+from icefloe.spark.column_trees import ColumnReader
 from icefloe.storage.files import locate
 from icefloe.storage.locations import spark_uri
 from support.foreign_files import manifest_entry
@@ -29,7 +30,7 @@ ROWS = [{"id": i, "region": "us" if i % 2 else "eu", "n": i} for i in range(1, 7
 
 def files_for(table, where):
     state = table._state()
-    return plan_files(state, lower_condition(where, state, table._lake.spark))
+    return plan_files(state, lower_condition(where, state, ColumnReader(lambda: table._lake.spark)))
 
 
 @pytest.mark.requirement("L10")

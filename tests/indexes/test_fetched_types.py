@@ -13,6 +13,7 @@ from icefloe import Table
 from icefloe.commands.bind import lower_condition
 from icefloe.pruning.candidates import plan_files
 from icefloe.scan.scan import Scan
+from icefloe.spark.column_trees import ColumnReader
 
 DDL = (
     "id BIGINT, i INT, ok BOOLEAN, f FLOAT, d DOUBLE, n DECIMAL(9, 2), wide DECIMAL(38, 10), "
@@ -64,7 +65,7 @@ WHERE = "id IN (0, 1, 2, 29, 30)"
 
 def is_fetched(table: Table, where: str) -> bool:
     state, spark = table._state(), table._lake.spark
-    files = plan_files(state, lower_condition(where, state, spark)).candidates
+    files = plan_files(state, lower_condition(where, state, ColumnReader(lambda: spark))).candidates
     return Scan.of(spark, state, files).reads_by_position
 
 

@@ -264,7 +264,7 @@ def test_two_source_rows_for_one_row_are_refused(lake, mode, partition_by, alway
             "rows that match no source row are needed too",
         ),
         (
-            lambda m: m.when_matched(F.expr("target.v > 0")).update_all(),
+            lambda m: m.when_matched(F.exists(F.array("target.v"), lambda v: v > 0)).update_all(),
             "a condition or a value may name any column",
         ),
     ],

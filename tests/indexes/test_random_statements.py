@@ -13,6 +13,7 @@ from icefloe import Table
 from icefloe.commands.bind import lower_condition
 from icefloe.commands.scan import _count_without_spark
 from icefloe.pruning.candidates import plan_files
+from icefloe.spark.column_trees import ColumnReader
 from support.indexed_statements import NEW_VALUES, JudgedRows, fill, make_indexed, texts
 from support.random_conditions import random_conditions
 from support.random_programs import seeds
@@ -53,7 +54,7 @@ def test_reads_by_the_driver(few_files, seed, jobs):
     counted = 0
     for number, condition in enumerate(conditions):
         expected = sorted(row["id"] for row in judged.true_for(number))
-        lowered = lower_condition(condition, state, few_files._lake.spark)
+        lowered = lower_condition(condition, state, ColumnReader(lambda: few_files._lake.spark))
         if lowered.exact_for_rows:
             found = few_files.to_arrow(["id"], condition).column("id").to_pylist()
             assert sorted(found) == expected, condition
@@ -83,7 +84,7 @@ def test_reads_by_spark(many_files, seed, always_by_position):
 
 def uses_index(table: Table, condition: str) -> bool:
     state = table._state()
-    lowered = lower_condition(condition, state, table._lake.spark)
+    lowered = lower_condition(condition, state, ColumnReader(lambda: table._lake.spark))
     return any(candidate.answer for candidate in plan_files(state, lowered).candidates)
 
 

@@ -30,6 +30,7 @@ from icefloe.lake import open_catalog
 from icefloe.metadata.table_state import TableState, state_of
 from icefloe.schema.to_spark import spark_schema
 from icefloe.settings import UpdateKind
+from icefloe.spark.column_trees import ColumnReader
 from icefloe.statements import RowStatement
 from support.races import once_before_publish
 from support.random_conditions import ODD, SCHEMA, random_conditions, random_rows
@@ -167,7 +168,11 @@ def test_values_that_are_certain_are_what_spark_stores(lake, spark):
     stored = []
     one = spark.range(1).selectExpr(*(f"NULL AS {f.name}" for f in current.schema.fields))
     for number, (name, value) in enumerate(VALUES):
-        bound = bind_locally(RowStatement(UpdateKind.UPDATE, None, ((name, value),)), current)
+        bound = bind_locally(
+            RowStatement(UpdateKind.UPDATE, None, ((name, value),)),
+            current,
+            ColumnReader(lambda: spark),
+        )
         if bound is not None:
             certain[f"v{number}"] = bound.assigned[name].as_py()
             new = bind_assignments(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyiceberg.schema import Schema
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from sqlglot import exp
@@ -21,6 +21,7 @@ from icefloe.commands.bind import (
     bind_condition,
     filled,
     has_subquery,
+    readable,
     refuse_nondeterministic,
     refuse_star,
     store,
@@ -44,9 +45,11 @@ from icefloe.pruning.comparisons import ALWAYS, UNKNOWN, FilePredicate
 from icefloe.pruning.conditions import lower
 from icefloe.schema.to_spark import spark_schema
 from icefloe.spark import columns
+from icefloe.spark.column_trees import ColumnReader
 from icefloe.spark.columns import quote
 from icefloe.spark.errors import of_one_row, translate_spark_errors
 from icefloe.spark.expressions import expression
+from icefloe.spark.session import time_zone
 from icefloe.spark.sql_text import SqlText
 from icefloe.statements import Condition, Expression, MergeClause, MergeStatement, Then, When
 
@@ -92,7 +95,7 @@ def bind_merge(
     statement: MergeStatement,
     source: DataFrame,
     state: TableState,
-    spark: SparkSession,
+    columns: ColumnReader,
     resolve: ResolveTables,
     added: Sequence[str] = (),
 ) -> BoundMerge:
@@ -107,23 +110,23 @@ def bind_merge(
         )
     _refuse_unreachable(statement.clauses)
     statement = _analysed(statement)
-    binder = _Binder.of(statement, source, state, spark, resolve, added)
+    binder = _Binder.of(statement, source, state, columns, resolve, added)
     clauses = tuple(binder.clause(clause) for clause in statement.clauses)
     return BoundMerge(
         binder.sides,
         binder.on(statement.on),
         binder.keys,
-        binder.lowered(statement.on if isinstance(statement.on, str) else None),
+        binder.lowered(None if isinstance(statement.on, tuple) else statement.on),
         clauses,
-        merge_has_subquery(statement),
+        merge_has_subquery(statement, columns),
     )
 
 
-def merge_has_subquery(statement: MergeStatement) -> bool:
+def merge_has_subquery(statement: MergeStatement, columns: ColumnReader) -> bool:
     """Whether an expression of a MERGE reads other tables or rows."""
     on = statement.on if isinstance(statement.on, str | Column) else None
     expressions = [e for clause in statement.clauses for e in _expressions(clause)]
-    return any(map(has_subquery, [on, *expressions]))
+    return any(has_subquery(expression, columns) for expression in [on, *expressions])
 
 
 def _analysed(statement: MergeStatement) -> MergeStatement:
@@ -147,7 +150,7 @@ def _expressions(clause: MergeClause) -> list[Expression]:
 class _Binder:
     sides: MergeSides
     state: TableState
-    spark: SparkSession
+    columns: ColumnReader
     target: DataFrame  # no rows, under the target's alias
     source: DataFrame
     resolve: ResolveText
@@ -161,7 +164,7 @@ class _Binder:
         statement: MergeStatement,
         source: DataFrame,
         state: TableState,
-        spark: SparkSession,
+        columns: ColumnReader,
         resolve: ResolveTables,
         added: Sequence[str],
     ) -> _Binder:
@@ -175,12 +178,13 @@ class _Binder:
             source_schema = T.StructType(source.schema.fields[:-1])  # without the row number
         _refuse_names(source_schema)
         sides = MergeSides(*names, schema, source_schema, tuple(added))
-        keys = find_keys(statement.on, sides)
+        on = columns.tree(statement.on) if isinstance(statement.on, Column) else statement.on
+        keys = find_keys(on, sides)
         return cls(
             sides,
             state,
-            spark,
-            spark.createDataFrame([], sides.present).alias(names[0]),
+            columns,
+            columns.session().createDataFrame([], sides.present).alias(names[0]),
             source.alias(names[1]),
             lambda text: resolve(text, state),
             statement.evolves_schema,
@@ -230,16 +234,14 @@ class _Binder:
         return BoundClause(clause.when, clause.then, condition, values, lowered)
 
     def lowered(self, condition: Condition | None) -> FilePredicate:
-        """What a condition says about rows of the table; a Column says nothing."""
+        """What a condition says about rows of the table."""
         if condition is None:
             return ALWAYS
-        if isinstance(condition, Column):
-            return UNKNOWN
         fields = [f for f in self.state.schema.fields if f.name not in self.sides.added]
         return lower(
-            condition,
+            readable(condition, self.columns),
             Schema(*fields),
-            time_zone=str(self.spark.conf.get("spark.sql.session.timeZone")),
+            time_zone=time_zone(self.columns.session()),
             qualifiers=frozenset({self.sides.target_alias}),
         )
 

@@ -99,9 +99,9 @@ class MergeCommand(ExplainableCommand[_MergePlan | LocalUpsert]):
         added = [field.name for field in state.schema.fields if field.name not in before]
         if state.has_inline_tier and (updates or statement.source_reads_target):
             raise NeedsFlushError
-        if state.has_inline_tier and merge_has_subquery(statement):
+        if state.has_inline_tier and merge_has_subquery(statement, context.columns):
             state = context.tier.pin(state)
-        bound = bind_merge(statement, source.frame, state, context.spark, context.resolve, added)
+        bound = bind_merge(statement, source.frame, state, context.columns, context.resolve, added)
         files = choose_merge_files(bound, source, state, statement.options)
         cut = context.tier.cut(state, files.matcher.row_condition)
         unpartitioned = state.metadata.spec().is_unpartitioned()

@@ -11,9 +11,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from sqlglot import exp
 
+from icefloe.pruning.column_conditions import operands
+from icefloe.pruning.predicate import ColumnName
+from icefloe.spark.column_trees import Call, ColumnPath, ColumnTree, SqlPart
 from icefloe.spark.columns import quote_path, quoted
 from icefloe.spark.sql_text import SqlText
-from icefloe.statements import Condition
 
 # A plain column of one side as SQL text: a Column takes half a dozen calls to the JVM, which add up
 # on wide tables. Every other value is a Column.
@@ -75,18 +77,38 @@ class MergeSides:
         return quote_path(self.source_alias, name)
 
 
-def find_keys(on: Condition | Sequence[str], sides: MergeSides) -> tuple[MergeKey, ...]:
-    """The equalities of plain columns that the condition requires; none for a Column."""
-    if isinstance(on, Column):
-        return ()
-    if not isinstance(on, str):
-        return tuple(_same_name(name, sides) for name in on)
+def find_keys(on: str | ColumnTree | Sequence[str], sides: MergeSides) -> tuple[MergeKey, ...]:
+    """The equalities of plain columns that the condition requires."""
+    if isinstance(on, str):
+        return _keys_of_text(on, sides)
+    if isinstance(on, ColumnTree):
+        return _keys_of_tree(on, sides)
+    return tuple(_same_name(name, sides) for name in on)
+
+
+def _keys_of_tree(on: ColumnTree, sides: MergeSides) -> tuple[MergeKey, ...]:
+    if any(", " in name for schema in (sides.present, sides.source) for name in schema.names):
+        return ()  # the JSON of a Column has such a name as if it were two
+    keys: list[MergeKey | None] = []
+    for part in operands(on, "and"):
+        match part:
+            case SqlPart(text):
+                keys += _keys_of_text(text, sides)
+            case Call("=" | "==", (ColumnPath(left), ColumnPath(right))):
+                keys.append(_key(left, right, sides))
+            case _:
+                pass
+    return tuple(key for key in keys if key is not None)
+
+
+def _keys_of_text(on: str, sides: MergeSides) -> tuple[MergeKey, ...]:
     if "\\\n" in on:  # continues a comment in Spark, but not in sqlglot
         return ()
     tree = SqlText.of(on).tree
     if tree is None:
         return ()
-    keys = (_key(part, sides) for part in _conjuncts(tree))
+    equalities = (part for part in _conjuncts(tree) if isinstance(part, exp.EQ))
+    keys = (_key(_path(part.left), _path(part.right), sides) for part in equalities)
     return tuple(key for key in keys if key is not None)
 
 
@@ -129,24 +151,30 @@ def _conjuncts(tree: exp.Expr) -> Iterator[exp.Expr]:
             yield tree
 
 
-def _key(part: exp.Expr, sides: MergeSides) -> MergeKey | None:
-    if not isinstance(part, exp.EQ):
-        return None
-    for left, right in ((part.left, part.right), (part.right, part.left)):
-        target = _column_of(left, sides.target_alias, sides.present, sides.source)
-        source = _column_of(right, sides.source_alias, sides.source, sides.present)
+def _key(left: ColumnName, right: ColumnName, sides: MergeSides) -> MergeKey | None:
+    for one, other in ((left, right), (right, left)):
+        target = _column_of(one, sides.target_alias, sides.present, sides.source)
+        source = _column_of(other, sides.source_alias, sides.source, sides.present)
         if target is not None and source is not None:
             return MergeKey(target, source)
     return None
 
 
-def _column_of(node: exp.Expr, alias: str, schema: T.StructType, other: T.StructType) -> str | None:
-    """The column of one side that a node names; unqualified if only that side has it."""
-    while isinstance(node, exp.Paren):
-        node = node.this
-    if not isinstance(node, exp.Column) or len(node.parts) > 2:
-        return None
-    if node.table:
-        return match_name(node.name, schema) if node.table.lower() == alias.lower() else None
-    others = {column.lower() for column in other.names}
-    return match_name(node.name, schema) if node.name.lower() not in others else None
+def _path(node: exp.Expr) -> ColumnName:
+    """The parts of a column's name; none for other expressions."""
+    node = node.unnest()
+    return tuple(part.name for part in node.parts) if isinstance(node, exp.Column) else ()
+
+
+def _column_of(
+    path: ColumnName, alias: str, schema: T.StructType, other: T.StructType
+) -> str | None:
+    """The column of one side that a path names; unqualified if only that side has it."""
+    match path:
+        case (qualifier, name):
+            return match_name(name, schema) if qualifier.lower() == alias.lower() else None
+        case (name,):
+            others = {column.lower() for column in other.names}
+            return match_name(name, schema) if name.lower() not in others else None
+        case _:
+            return None

@@ -24,6 +24,7 @@ from icefloe.pruning.candidates import Candidate
 from icefloe.scan.fetch import KeyLookup
 from icefloe.scan.scan import Scan
 from icefloe.spark import columns
+from icefloe.spark.column_trees import ColumnReader
 from icefloe.spark.columns import quote
 from icefloe.statements import Expression, MergeStatement, Then
 
@@ -93,7 +94,7 @@ def choose_lookup(
 
     if join.shape not in _OF_MATCHES:
         return not_used("rows that match no source row are needed too")
-    named = _columns_named(statement, bound)
+    named = _columns_named(statement, bound, ColumnReader(lambda: scan.spark))
     if named is None:
         return not_used("a condition or a value may name any column")
     limit = scan.state.settings.index_max_keys
@@ -121,14 +122,16 @@ def _index_of(
     return max(fitting, key=lambda each: len(each.field_ids), default=None)
 
 
-def _columns_named(statement: MergeStatement, bound: BoundMerge) -> list[str] | None:
+def _columns_named(
+    statement: MergeStatement, bound: BoundMerge, columns: ColumnReader
+) -> list[str] | None:
     """The table's columns that expressions may name; None: all."""
     expressions: list[Expression] = [clause.condition for clause in statement.clauses]
     for clause in statement.clauses:
         expressions += [part for pair in clause.assignments or () for part in pair]
     if isinstance(statement.on, str | Column):
         expressions.append(statement.on)
-    named = columns_named(expressions, bound.sides.present.names)
+    named = columns_named(expressions, bound.sides.present.names, columns)
     return None if named is None else [*named, *(key.target for key in bound.keys)]
 
 

@@ -358,7 +358,8 @@ class ReplaceRowsCommand(_ReplaceWhere, ExplainableCommand[_RowsPlan]):
             RowStatement(UpdateKind.DELETE, r.predicate, (), self.options)
             for r in self.statement.replacements
         ]
-        has_subquery = any(map(row_statement_has_subquery, deletes))
+        columns = self.context.columns
+        has_subquery = any(row_statement_has_subquery(delete, columns) for delete in deletes)
         if has_subquery:
             state = self.context.tier.pin(state)
         bound = [_bind(delete, self.context, state) for delete in deletes]
@@ -409,7 +410,7 @@ class ReplaceRowsCommand(_ReplaceWhere, ExplainableCommand[_RowsPlan]):
 
 def _bind(delete: RowStatement, context: Context, state: TableState) -> Bound:
     try:
-        return bind_statement(delete, state, context.spark, context.resolve)
+        return bind_statement(delete, state, context.columns, context.resolve)
     except ParseError as error:
         reason = f"Spark cannot parse it: {error}"
         raise InvalidPredicateError(str(delete.where), reason) from error
