@@ -13,7 +13,7 @@ QUICK_TESTS := -m "not spark and not slow and not iceberg and not cluster and no
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo lint typing quick test test-all test-seed test-iceberg test-cluster test-s3 docs docs-tables lock clean \
+.PHONY: help setup system demo lint typing quick test test-all test-seed test-iceberg test-cluster test-s3 test-python dist docs docs-tables lock clean \
   bench bench-full bench-size bench-merge bench-large bench-replace bench-report bench-peers
 
 help:  ## Show what there is
@@ -78,6 +78,30 @@ docs-tables: setup  ## The tables of properties and errors in docs/, from the co
 test-cluster: setup  ## The smoke suite on a standalone cluster and over Spark Connect
 	ICEFLOE_TEST_BACKEND=cluster $(PYTEST) -m cluster tests/cluster
 	ICEFLOE_TEST_BACKEND=connect $(PYTEST) -m cluster tests/cluster
+
+PYTHON_VENV := .venv-$(notdir $(PYTHON))
+
+$(PYTHON_VENV)/.installed: requirements.lock pyproject.toml | system
+	$(PYTHON) -m venv $(PYTHON_VENV)
+	$(PYTHON_VENV)/bin/python -m pip install --quiet --requirement requirements.lock
+	$(PYTHON_VENV)/bin/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+test-python: $(PYTHON_VENV)/.installed  ## The tests with another Python: make test-python PYTHON=python3.13 TESTS=tests/sql
+	$(PYTHON_VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(DEFAULT_TESTS) $(TESTS)
+
+DIST_VENV := .venv-dist
+
+$(DIST_VENV)/.installed: requirements-dist.lock | system
+	$(PYTHON) -m venv $(DIST_VENV)
+	$(DIST_VENV)/bin/python -m pip install --quiet --requirement requirements-dist.lock
+	touch $@
+
+dist: $(DIST_VENV)/.installed  ## Wheel, sdist and SBOM in ./dist, checked and tried in a clean environment
+	rm -rf dist build
+	$(DIST_VENV)/bin/python -m build --outdir dist
+	$(DIST_VENV)/bin/twine check --strict dist/*
+	$(DIST_VENV)/bin/python scripts/check_dist.py dist
 
 test-s3: setup  ## Object stores: a real S3 server, Iceberg's REST catalog, faults between them and us
 	$(PYTEST) -m s3 tests/s3
@@ -146,10 +170,10 @@ lock:  ## Resolve the dependencies again
 	  --extra connect --extra postgresql --extra s3 --extra text --extra ui --extra vector --group dev pyproject.toml --output-file requirements.lock
 	$(PYTHON) -m uv pip compile --quiet --no-header --no-annotate --python-version 3.11 \
 	  pyproject.toml requirements-iceberg.in --output-file requirements-iceberg.lock
-	for peer in docs $(PEER_VENVS:.venv-%=%); do \
+	for peer in docs dist $(PEER_VENVS:.venv-%=%); do \
 	  $(PYTHON) -m uv pip compile --quiet --no-header --no-annotate --python-version 3.11 \
 	    requirements-$$peer.in --output-file requirements-$$peer.lock || exit 1; \
 	done
 
 clean:  ## Remove environments and the demo's lake
-	rm -rf $(VENV) $(ICEBERG_VENV) $(PEER_VENVS) $(DOCS_VENV) demo-lake site
+	rm -rf $(VENV) $(ICEBERG_VENV) $(PEER_VENVS) $(DOCS_VENV) $(DIST_VENV) .venv-python* demo-lake site dist build

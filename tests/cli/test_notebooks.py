@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ from icefloe.spark import progress
 from icefloe.spark.progress import CellProgress
 from support.pyiceberg_tables import make, open_lake
 
+ROOT = Path(__file__).parents[2]
 SCRIPT = "<script>alert('x')</script>"
 
 
@@ -285,6 +287,21 @@ def test_cells_run_statements_on_the_lake_that_was_opened_last(shell, lake):
     assert told.startswith("ParseError: Line 2, column 6")
     assert "Traceback" not in told
     assert lake.spark.range(1).count() == 1  # the lake is open still
+
+
+def test_the_cells_of_the_page_run_as_written(shell, spark, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cells = re.findall(r"```ipython\n(.*?)```", (ROOT / "docs/notebooks.md").read_text(), re.DOTALL)
+    results = []
+    for cell in cells:
+        with capture_output() as shown:
+            done = shell.run_cell(cell)
+        assert done.success, shown.stdout
+        results.append(done.result)
+    shell.user_ns["lake"].stop()
+    sums = next(one for one in results if isinstance(one, magics.ShownRows))
+    assert sorted(map(tuple, sums.records.rows)) == [("eu", 20), ("us", 10)]
+    assert results[-1] == (1, 1)
 
 
 def test_the_extension_can_be_unloaded(shell):
