@@ -80,13 +80,13 @@ def commands(page: str, start: str) -> list[str]:
 
 
 def test_every_block_is_of_a_kind_that_is_tested():
-    """`text` is no code: grammars and output."""
+    """`text` is no code: grammars and output; tests/cli/test_notebooks.py runs `ipython`."""
     kinds = {
         (page, kind)
         for page in pages()
         for kind in re.findall(r"^```(\w*)\n.*?^```$", text_of(page), re.MULTILINE | re.DOTALL)
     }
-    tested = {"python", "py", "sql", "bash", "console", "text"}
+    tested = {"python", "py", "sql", "bash", "console", "text", "ipython"}
     drawings = {("CONTRIBUTING.md", "")}
     assert {(page, kind) for page, kind in kinds if kind not in tested} - drawings == set()
 
