@@ -126,6 +126,7 @@ def _environment(run: Run) -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "ICEFLOE_CLASS_ARCHIVES": "off",  # nothing is made in the background of the next peer
         "PYSPARK_SUBMIT_ARGS": f"--driver-memory {run.driver_memory} pyspark-shell",
     }
 

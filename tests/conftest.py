@@ -20,6 +20,7 @@ from support.postgresql import running_server
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["TZ"] = "UTC"
+os.environ["ICEFLOE_CLASS_ARCHIVES"] = "off"  # nothing is made in the background
 # Short queries, in this JVM and in those of programs that tests start: compiling them well costs
 # more than it saves. Most objects die young: a large young generation saves collections.
 os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:NewRatio=1"

@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from icefloe.errors import SetupError
+from icefloe.spark.class_archive import class_archive, update_at_exit
 from icefloe.spark.connectors import remember_download, session_settings
 from icefloe.spark.environment import check_java, check_versions, heap_bytes, memory_bytes
 from icefloe.storage.spark_files import Connector
@@ -109,9 +110,11 @@ def _running() -> SparkSession | None:
 def _start(connectors: Iterable[Connector]) -> SparkSession:
     """A local session, or the Spark Connect session that the environment asks for."""
     remote, jars = os.environ.get("SPARK_REMOTE", ""), {}
+    launched = None  # the Java of a JVM that this process launches and uses itself
     if not remote.startswith("sc:"):
         jars = session_settings(connectors)
-        check_java()
+        java = check_java().path
+        launched = java if not remote and SparkContext._gateway is None else None
         # Spark's default is 1 GB. Every other place for this setting overrides this one.
         os.environ.setdefault("SPARK_DRIVER_MEMORY", f"{heap_bytes(memory_bytes()) >> 20}m")
     builder: Any = SparkSession.builder.appName("icefloe")
@@ -122,13 +125,14 @@ def _start(connectors: Iterable[Connector]) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for key, value in {**_LOCAL, **jars}.items():
         builder = builder.config(key, value)
-    with warnings.catch_warnings():
+    with class_archive(launched, memory_bytes()) as archive, warnings.catch_warnings():
         # Some settings of a running Spark Connect server cannot be changed.
         warnings.filterwarnings("ignore", "Failed to set spark")
         session: SparkSession = builder.getOrCreate()
     with suppress(PySparkException):  # Spark Connect has no context
         session.sparkContext.setLogLevel("FATAL")  # errors are raised as our own
         remember_download(session, jars)
+        update_at_exit(archive, session.sparkContext)
     started.add(session)
     return session
 
