@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from icefloe.commands.context import Context
 from icefloe.commands.input_rows import fit_rows
+from icefloe.commands.plan import Plan
 from icefloe.commands.run import explain, flush, run
 from icefloe.commands.run import insert as insert_rows
 from icefloe.errors import (
@@ -68,8 +69,8 @@ def run_dml(parsed: syntax.WithDml, names: Names, whole: str) -> DmlResult:
                 return run(target.statement(statement), target.context)
 
 
-def explain_dml(parsed: syntax.WithDml, names: Names, whole: str) -> str:
-    """The plan of a DML statement, for people."""
+def explain_dml(parsed: syntax.WithDml, names: Names, whole: str) -> Plan | str:
+    """The plan of a DML statement; of those that read no file of the table, a text."""
     spark = names.tables.spark
     with (
         TempViews(lambda: spark) as views,
@@ -84,7 +85,7 @@ def explain_dml(parsed: syntax.WithDml, names: Names, whole: str) -> str:
             case syntax.Optimize():
                 raise StatementError("EXPLAIN OPTIMIZE is not supported.")
             case _ as statement:
-                return str(explain(target.statement(statement), target.context))
+                return explain(target.statement(statement), target.context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,17 +285,17 @@ def _is_values(insert: Insert) -> bool:
     return first.text.upper() == "VALUES"
 
 
-def _explain_insert(insert: Insert, names: Names, context: Context, whole: str) -> str:
+def _explain_insert(insert: Insert, names: Names, context: Context, whole: str) -> Plan | str:
     """The plan of an INSERT; the query is analysed, not run."""
     state = context.read_state(MAIN)
     rows = _fitted(insert, run_query(insert.query, names, whole), state)
     match insert.kind:
         case InsertKind.REPLACE_USING:
-            return str(explain(UsingStatement(insert.using, rows), context))
+            return explain(UsingStatement(insert.using, rows), context)
         case InsertKind.REPLACE_WHERE:
             return _explain_replace_where(insert, rows, context)
         case InsertKind.OVERWRITE if insert.partition is not None:
-            return str(explain(_of_partition(insert, rows), context))
+            return explain(_of_partition(insert, rows), context)
     fit_rows(rows, state, context.spark)
     at = f"{state.name} at snapshot {state.snapshot_id}"
     if insert.kind is InsertKind.INTO and _is_values(insert) and state.settings.inline_enabled:
@@ -341,12 +342,12 @@ def _replace_where(insert: Insert, rows: DataFrame, context: Context) -> DmlResu
         return run(by_rows, context)
 
 
-def _explain_replace_where(insert: Insert, rows: DataFrame, context: Context) -> str:
+def _explain_replace_where(insert: Insert, rows: DataFrame, context: Context) -> Plan:
     by_partitions, by_rows = _of_predicate(insert, rows)
     try:
-        return str(explain(by_partitions, context))
+        return explain(by_partitions, context)
     except ReplaceWhereError:
-        return str(explain(by_rows, context))
+        return explain(by_rows, context)
 
 
 def _of_predicate(insert: Insert, rows: DataFrame) -> tuple[ReplaceStatement, ReplaceStatement]:

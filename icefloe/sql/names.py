@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from icefloe.commands.context import Tables
 from icefloe.commands.scan import ScanRequest, read_rows
-from icefloe.errors import StatementError
+from icefloe.errors import StatementError, UnknownTableError
 from icefloe.inspection.metadata_tables import METADATA_TABLES, metadata_table
 from icefloe.metadata.table_state import MAIN, TableState, state_of
 from icefloe.spark.errors import translate_spark_errors
@@ -29,6 +29,9 @@ class Names:
     sources: Mapping[str, DataFrame] = field(default_factory=dict)  # names in lower case
     ctes: Mapping[str, DataFrame] = field(default_factory=dict)
     reading: TableState | None = None  # of the table that the statement changes
+    lake_only: bool = (
+        False  # refuse names that only Spark can resolve: files, views, other catalogs
+    )
 
     def rows(self, name: TableName) -> DataFrame | None:
         """The rows of a name; None if only Spark can resolve it."""
@@ -40,9 +43,23 @@ class Names:
         if plain and self.tables.catalog.table_exists(full):
             return self._table(name, full)
         rows = self._by_name(name, self.sources)
-        if rows is not None or not plain:
-            return rows
-        return self._metadata(name)
+        if rows is None and plain:
+            rows = self._metadata(name)
+        if rows is None and self.lake_only:
+            self.check(name)
+        return rows
+
+    def check(self, name: TableName) -> None:
+        """Refuse a name that is not one of the lake's, without reading its table."""
+        if all(map(_is_plain, name.parts)):
+            if self.tables.catalog.table_exists(full_name(name.parts)):
+                return
+            if self._metadata_name(name)[1] is not None:
+                return
+        raise UnknownTableError(
+            f"{name} is not a table of this lake, and only such tables can be read here: no files, "
+            "no views and no tables of other catalogs."
+        )
 
     def is_target(self, name: TableName) -> bool:
         """Whether a name is the table that the statement changes, without time travel."""
@@ -75,6 +92,14 @@ class Names:
 
     def _metadata(self, name: TableName) -> DataFrame | None:
         """The rows of `ns.t.files`, in Trino's spelling `ns.t$files`."""
+        kind, full = self._metadata_name(name)
+        if full is None:
+            return None
+        _refuse_travel(name, "a metadata table shows the current state only")
+        return metadata_table(kind, self.tables.load(full), self.tables.spark)
+
+    def _metadata_name(self, name: TableName) -> tuple[str, str | None]:
+        """The kind of a metadata table, and its table; None for other names."""
         *head, last = name.parts
         if "$" in last:
             base, _, kind = last.rpartition("$")
@@ -83,12 +108,9 @@ class Names:
             parts, kind = tuple(head), last
         kind = kind.lower()
         if kind not in METADATA_TABLES or not parts or not parts[-1]:
-            return None
+            return kind, None
         full = full_name(parts)
-        if not self.tables.catalog.table_exists(full):
-            return None
-        _refuse_travel(name, "a metadata table shows the current state only")
-        return metadata_table(kind, self.tables.load(full), self.tables.spark)
+        return kind, full if self.tables.catalog.table_exists(full) else None
 
     def _timestamp(self, text: str) -> datetime:
         """The value of TIMESTAMP AS OF, computed by Spark in the session's time zone."""

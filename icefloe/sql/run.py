@@ -80,7 +80,8 @@ def _explain(explain: Explain, names: Names, whole: str) -> DataFrame:
         case Query(text):
             return run_query(text, names, whole, f"EXPLAIN {explain.how} ")
         case WithDml() as dml:
-            return text_frame("plan", [explain_dml(dml, names, whole)], names.tables.spark)
+            plan = str(explain_dml(dml, names, whole))
+            return text_frame("plan", [plan], names.tables.spark)
 
 
 # -------------------------------------------------------------------------------------------------
