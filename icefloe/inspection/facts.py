@@ -12,6 +12,9 @@ from pyiceberg.types import NestedField
 
 from icefloe.errors import UnsupportedTableError
 from icefloe.inspection.metadata_tables import metadata_arrow
+from icefloe.metadata.files import LiveFile
+from icefloe.metadata.manifests import schema_for_spec
+from icefloe.metadata.table_state import TableState
 from icefloe.redaction import shown_properties
 from icefloe.schema.partition_spec import partition_by_text
 from icefloe.schema.to_spark import spark_type
@@ -107,3 +110,17 @@ def _counts(snapshot: Snapshot | None) -> dict[str, int | None]:
 def _total(summary: Mapping[str, str], name: str) -> int | None:
     text = summary.get(f"total-{name}")
     return int(text) if text is not None else None
+
+
+def partition_values(state: TableState, file: LiveFile) -> dict[str, str | None]:
+    """Partition values by field name, as text for people; None for NULL."""
+    spec = state.metadata.specs()[file.spec_id]
+    types = spec.partition_type(schema_for_spec(state.metadata, spec)).fields
+    values: dict[str, str | None] = {}
+    for position, (field, value_field) in enumerate(zip(spec.fields, types, strict=True)):
+        value = file.file.partition[position]
+        text = None
+        if value is not None:
+            text = field.transform.to_human_string(value_field.field_type, value)
+        values[field.name] = text
+    return values

@@ -16,8 +16,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icefloe.commands.replace.where import OPERATION, PREDICATE_KEY
 from icefloe.commit.conflicts import changes_of
+from icefloe.inspection.facts import partition_values
 from icefloe.metadata.files import LiveFile
-from icefloe.metadata.manifests import schema_for_spec
 from icefloe.metadata.table_state import TableState, ancestors, at_snapshot
 from icefloe.redaction import masked_repr
 
@@ -85,7 +85,7 @@ def _lines(state: TableState, snapshot: Snapshot) -> Iterator[str]:
                     "path": file.path,
                     "deletionTimestamp": snapshot.timestamp_ms,
                     "dataChange": changes_rows,
-                    "partitionValues": _partition_values(state, file),
+                    "partitionValues": partition_values(state, file),
                     **_content(file),
                 },
             )
@@ -95,7 +95,7 @@ def _lines(state: TableState, snapshot: Snapshot) -> Iterator[str]:
                 "add",
                 {
                     "path": file.path,
-                    "partitionValues": _partition_values(state, file),
+                    "partitionValues": partition_values(state, file),
                     "size": file.size,
                     "numRecords": file.rows,
                     **_content(file),
@@ -106,20 +106,6 @@ def _lines(state: TableState, snapshot: Snapshot) -> Iterator[str]:
 def _content(file: LiveFile) -> dict[str, str]:
     """The kind of a delete file; nothing for a data file."""
     return {} if file.is_data else {"content": _DELETE_CONTENTS[file.file.content]}
-
-
-def _partition_values(state: TableState, file: LiveFile) -> dict[str, str | None]:
-    """Partition values by field name, as text for people; None for NULL."""
-    spec = state.metadata.specs()[file.spec_id]
-    types = spec.partition_type(schema_for_spec(state.metadata, spec)).fields
-    values: dict[str, str | None] = {}
-    for position, (field, value_field) in enumerate(zip(spec.fields, types, strict=True)):
-        value = file.file.partition[position]
-        text = None
-        if value is not None:
-            text = field.transform.to_human_string(value_field.field_type, value)
-        values[field.name] = text
-    return values
 
 
 def _line(kind: str, facts: Mapping[str, Any]) -> str:
