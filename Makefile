@@ -7,13 +7,13 @@ BIN := $(VENV)/bin
 ICEBERG_VENV := .venv-iceberg
 PEER_VENVS := .venv-deltars .venv-sail .venv-pyiceberg
 PYTEST := $(BIN)/python -m pytest
-DEFAULT_TESTS := -m "not slow and not iceberg and not cluster and not s3"
-QUICK_TESTS := -m "not spark and not slow and not iceberg and not cluster and not s3"
+DEFAULT_TESTS := -m "not slow and not iceberg and not cluster and not s3 and not browser"
+QUICK_TESTS := -m "not spark and not slow and not iceberg and not cluster and not s3 and not browser"
 # Two processes, each with one Spark session: most of a test is waiting for one thread of Spark.
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo lint typing quick test test-all test-seed test-iceberg test-cluster test-s3 test-python dist docs docs-tables lock clean \
+.PHONY: help setup system demo lint typing quick test test-all test-seed test-iceberg test-cluster test-s3 test-ui screenshots test-python dist docs docs-tables lock clean \
   bench bench-full bench-size bench-merge bench-large bench-replace bench-report bench-peers
 
 help:  ## Show what there is
@@ -47,7 +47,7 @@ test: lint typing  ## Lint, types, and the tests that take minutes
 	$(PYTEST) -n $(WORKERS) --dist worksteal $(DEFAULT_TESTS)
 
 test-all: lint typing  ## Every test of this environment, the slow ones too
-	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not iceberg and not cluster and not s3"
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not iceberg and not cluster and not s3 and not browser"
 
 test-seed: setup  ## One random program of each kind against DuckDB: ICEFLOE_SEED=17 make test-seed
 	$(PYTEST) tests/properties
@@ -60,6 +60,14 @@ $(ICEBERG_VENV)/.installed: requirements-iceberg.lock pyproject.toml | system
 
 test-iceberg: system $(ICEBERG_VENV)/.installed  ## Take turns with Iceberg's own Spark runtime (Spark 4.1)
 	$(ICEBERG_VENV)/bin/python -m pytest -m iceberg tests/iceberg
+
+test-ui: setup  ## The web page in Chromium, which is installed with apt if it is missing
+	@scripts/install-chromium
+	$(PYTEST) -m browser tests/ui
+
+screenshots: setup  ## The same, and the screenshots of docs/ui.md are taken again
+	@scripts/install-chromium
+	ICEFLOE_SCREENSHOTS=docs/images/ui $(PYTEST) -m browser tests/ui
 
 DOCS_VENV := .venv-docs
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+
+from pyspark.sql import SparkSession
 
 from icefloe.cli import facts
 from icefloe.cli.output import (
@@ -20,8 +23,8 @@ from icefloe.cli.output import (
 )
 from icefloe.cli.prompt import prompt
 from icefloe.cli.shell import Shell, run_reporting_errors
-from icefloe.cli.worker import ProgressLine, Worker
-from icefloe.errors import StatementError, StorageError
+from icefloe.cli.worker import ProgressLine, Worker, redirect_stderr, spark_log
+from icefloe.errors import SetupError, StatementError, StorageError
 from icefloe.inspection.facts import table_facts
 from icefloe.lake import Lake, configured_inline_uri, open_catalog
 from icefloe.maintenance.orphans import OrphanSearch
@@ -161,6 +164,32 @@ def orphans_of_table(options: LakeOptions, output: Output, name: str, search: Or
         with ProgressLine(lambda: None, "searching for orphans"):
             result = table.remove_orphans(**asdict(search))
         write_orphans_result(result, table.location, output)
+
+
+def show_page(options: LakeOptions, port: int, *, opens_browser: bool) -> None:
+    """Serve the web page of a lake until Ctrl-C."""
+    try:
+        from icefloe.ui.server import serve
+    except ImportError as missing:
+        raise SetupError(
+            f"The web page needs the package {missing.name!r}, which is not installed here: "
+            "pip install 'icefloe[ui]'."
+        ) from missing
+
+    def opened(address: str) -> None:
+        sys.stdout.write(f"{address}\nCtrl-C stops the page.\n")  # never folded
+        sys.stdout.flush()
+        if opens_browser:
+            webbrowser.open(address)
+
+    with options.open_existing() as lake:
+
+        def start_spark() -> SparkSession:
+            with redirect_stderr(spark_log()):
+                return lake.spark
+
+        place = options.catalog or str(options.warehouse)
+        serve(lake, place, port, opened, start_spark)
 
 
 @contextmanager

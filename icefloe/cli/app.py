@@ -310,6 +310,24 @@ def orphans(
     options.run(lambda: actions.orphans_of_table(lake, output, table, search))
 
 
+@app.command()
+def ui(
+    context: typer.Context,
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, metavar="N", help="Port on 127.0.0.1; 0 for a free one."),
+    ] = 0,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the address and open no browser.")
+    ] = False,
+) -> None:
+    """Show the lake as a read-only web page, on this machine alone."""
+    from icefloe.cli import actions
+
+    options: _GlobalOptions = context.obj
+    options.run(lambda: actions.show_page(options.lake(), port, opens_browser=not no_browser))
+
+
 def _timestamp(text: str | None) -> datetime | None:
     if text is None:
         return None

@@ -1,0 +1,1 @@
+"""The web page of a lake: a server on loopback that reads, and one static page."""
