@@ -38,6 +38,7 @@ def text_of(page: str) -> str:
 SLOW_PAGES = {
     "docs/index.md",
     "docs/operators.md",
+    "docs/ui.md",
     "docs/tutorials/change_data.md",
     "docs/tutorials/erase_a_person.md",
     "docs/tutorials/keep_history.md",

@@ -27,6 +27,7 @@ RANKS = [
     ["sql"],
     ["lake"],
     ["writer"],
+    ["ui"],
     ["cli"],
     ["__main__"],
 ]
