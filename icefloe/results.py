@@ -219,6 +219,9 @@ class OrphansResult(ShownAsTable):
     files_too_young: int = 0  # nothing refers to them, but a writer may be about to
     files_unrecognised: int = 0  # outside the table's location, named as no Iceberg writer does
     inline_tables: tuple[str, ...] = ()  # dropped ones whose inline rows were left in the database
+    # Files in S3 that were begun and never completed; None without boto3, which sees them.
+    uploads: tuple[str, ...] | None = ()
+    uploads_aborted: int = 0
     duration_s: float = 0.0
 
 

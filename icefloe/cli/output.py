@@ -274,7 +274,7 @@ def write_orphans_result(result: OrphansResult, location: str, output: Output) -
 
 
 def _orphans_summary(result: OrphansResult) -> Iterator[str]:
-    if not result.files and not result.inline_tables:
+    if not result.files and not result.inline_tables and not result.uploads:
         yield "nothing to delete"
     elif result.dry_run:
         files = f"{count(len(result.files), 'file')}, {size(result.bytes)}"
@@ -286,6 +286,11 @@ def _orphans_summary(result: OrphansResult) -> Iterator[str]:
     if result.inline_tables:
         tables = count(len(result.inline_tables), "dropped table")
         yield f"inline rows of {tables} {'found' if result.dry_run else 'deleted'}"
+    if result.uploads is None:
+        yield "incomplete uploads were not looked for: install icefloe[s3]"
+    elif result.uploads:
+        uploads = count(len(result.uploads), "incomplete upload")
+        yield f"{uploads} {'found' if result.dry_run else 'aborted'}"
     if result.files_too_young:
         yield f"{count(result.files_too_young, 'file')} kept that may still be committed"
     if result.files_unrecognised:

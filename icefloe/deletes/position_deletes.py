@@ -58,7 +58,7 @@ def _read(io: FileIO, delete: LiveFile) -> Deleted:
             "deletes only. Compact the table with the engine that wrote it."
         )
     deleted: Deleted = {}
-    with open_input(io, delete.path) as source:
+    with open_input(io, delete.path, delete.size) as source:
         # Some damaged footers make PyArrow crash the process: check before it reads.
         open_parquet(delete.path, source.size(), lambda at, length: source.read_at(length, at))
         footer = pq.read_metadata(source)

@@ -6,6 +6,7 @@ When two names may mean the same file, nothing is deleted.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
@@ -38,9 +39,18 @@ from icefloe.maintenance.reachable_files import (
 from icefloe.maintenance.sidecars import list_sidecars, unreachable_sidecars
 from icefloe.metadata.table_state import TableState, state_of
 from icefloe.results import OrphansResult
-from icefloe.storage.files import ListedFile, delete_listed, list_files
+from icefloe.storage.files import (
+    ListedFile,
+    abort_uploads,
+    delete_listed,
+    list_files,
+    uploads_below,
+)
 from icefloe.storage.filesystem import is_local_disk
 from icefloe.storage.locations import KnownFiles, Name, name_of
+from icefloe.storage.s3 import BOTO3_MISSING, Upload
+
+log = logging.getLogger("icefloe")
 
 _DEFAULT_AGE = timedelta(days=3)
 _MIN_AGE = timedelta(days=1)
@@ -117,6 +127,8 @@ def remove_orphans(
         data = reachable.contents(reachable.manifests(current.metadata.snapshots))
         unreachable = unreachable_sidecars(current, sidecars, data.values())
         orphans += [s for s in unreachable if s.modified is not None and s.modified < cutoff]
+    uploads = _old_uploads(current, folders, claimed, cutoff)
+    aborted = [] if search.dry_run else abort_uploads(current.io, uploads or ())
     failed = [] if search.dry_run else delete_listed(orphans)
     deleted = [] if search.dry_run else [f for f in orphans if f.location not in set(failed)]
     return OrphansResult(
@@ -129,6 +141,8 @@ def remove_orphans(
         files_listed=len(listed) + len(sidecars),
         files_too_young=too_young,
         files_unrecognised=len(unreferenced) - len(own),
+        uploads=None if uploads is None else tuple(sorted(one.location for one in uploads)),
+        uploads_aborted=len(aborted),
         duration_s=time.monotonic() - started,
     )
 
@@ -152,6 +166,24 @@ def _name_or_none(folder: str) -> Name | None:
         return name_of(folder)
     except StorageError:
         return None
+
+
+def _old_uploads(
+    state: TableState, folders: Sequence[str], claimed: set[Name], cutoff: datetime
+) -> list[Upload] | None:
+    """Uploads of the table's files that were begun long ago; None if they cannot be listed."""
+    home, old = name_of(state.metadata.location), {}
+    for folder in folders:
+        if (uploads := uploads_below(state.io, folder)) is None:
+            log.warning("Incomplete uploads in %s were not looked for: %s.", folder, BOTO3_MISSING)
+            return None
+        name = name_of(folder)
+        for one in uploads:
+            is_own = home.holds(name) or name in claimed
+            is_own = is_own or is_writer_file_name(one.key.rpartition("/")[2])
+            if is_own and one.started < cutoff:
+                old[one.upload_id] = one
+    return list(old.values())
 
 
 def _list_folder(state: TableState, folder: str) -> list[_FolderFile]:

@@ -170,7 +170,7 @@ class ManifestWriter:
         schema = schema_for_spec(self.metadata, spec)
         with new_output(self.io, path) as output:
             self._write_avro(output, content, spec, schema, entries)
-            length = len(output)
+        length = len(output)
         counts = _count(entries)
         sequence_numbers = [
             e.sequence_number
@@ -369,7 +369,7 @@ class _BufferedFile(InputFile):
 
     def __init__(self, file: InputFile) -> None:
         super().__init__(file.location)
-        with file.open() as stream:
+        with file.open(seekable=False) as stream:
             self.bytes = stream.read()
 
     def __len__(self) -> int:

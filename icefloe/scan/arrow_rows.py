@@ -140,7 +140,7 @@ def _read_file(
     read: ArrowRead, candidate: Candidate, expected: pa.Schema, deleted: BitMap64
 ) -> Iterator[tuple[Positions, pa.Table]]:
     """The matching rows of each row group that has any, and their positions."""
-    with open_input(read.state.io, candidate.path) as source:
+    with open_input(read.state.io, candidate.path, candidate.live.size) as source:
         # Some damaged footers make PyArrow crash the process: check before it reads.
         open_parquet(candidate.path, source.size(), lambda at, size: source.read_at(size, at))
         parquet = pq.ParquetFile(source, page_checksum_verification=True)

@@ -105,7 +105,7 @@ def _by_metadata(candidate: Candidate, field: NestedField) -> _Proof | None:
 def _by_reading(scan: Scan, candidate: Candidate, fields: Sequence[NestedField]) -> _Proof | None:
     """The first column of a file with a value, among those without NULL counts."""
     nulls, rows = candidate.live.file.null_value_counts or {}, candidate.live.rows
-    with open_input(scan.state.io, candidate.path) as source:
+    with open_input(scan.state.io, candidate.path, candidate.live.size) as source:
         file = pq.ParquetFile(source)
         names = {
             int(stored.metadata[_FIELD_ID]): stored.name

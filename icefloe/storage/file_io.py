@@ -24,7 +24,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from icefloe.errors import StatementError
-from icefloe.storage.s3 import S3Options, client_of, filesystem_of, reading_object
+from icefloe.storage.s3 import S3Options, filesystem_of, reading_object
 
 log = logging.getLogger("icefloe")
 
@@ -32,8 +32,14 @@ FILE_IO = f"{__name__}.StoreFileIO"
 S3_SCHEMES = ("s3", "s3a", "s3n")
 _UNIQUE = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _KEPT_S = 300  # how long credentials are used whose end is not known
+_LARGE = (".parquet", ".orc", ".puffin", ".stats")  # of which a part may be read
 _TAIL_BYTES = 1 << 16  # read first: the footer of a file is at its end, and may be all that is read
 _WHOLE_BYTES = 1 << 20  # files up to this size are read with one request
+
+
+def is_s3(location: str) -> bool:
+    """Whether a location is in a store that is reached as S3."""
+    return location.partition("://")[0].lower() in S3_SCHEMES
 
 
 class StoreFileIO(PyArrowFileIO):
@@ -93,12 +99,19 @@ class StoreFileIO(PyArrowFileIO):
             return super().new_input(location)
         return StoreFile(location, path, filesystem_of(self.options, netloc), self)
 
-    def open_object(self, location: str, size: int | None = None) -> io.RawIOBase | None:
+    def open_object(self, location: str, size: int | None = None) -> ObjectReader | None:
         """Open an object for random access; None where PyArrow has to do it."""
         scheme, bucket, path = self.parse_location(location, self.properties)
-        if scheme not in S3_SCHEMES or (client := client_of(self.options, bucket)) is None:
+        if scheme not in S3_SCHEMES:
+            return None
+        if (client := filesystem_of(self.options, bucket).client) is None:
             return None
         return ObjectReader(client, bucket, path.removeprefix(f"{bucket}/"), size)
+
+    def read_object(self, location: str) -> bytes | None:
+        """All bytes of an object, with one request; None where PyArrow has to read it."""
+        source = self.open_object(location, 0)
+        return None if source is None else source.read_whole()
 
 
 def refuse_bare_store(warehouse: str | Path) -> None:
@@ -156,13 +169,12 @@ class StoreFile(PyArrowFile):
 
     def open(self, seekable: bool = True) -> InputStream:
         """Open it for reading."""
-        if seekable:
+        if seekable and self.location.endswith(_LARGE):
             return super().open()
-        if (source := self.files.open_object(self.location)) is None:
+        if (data := self.files.read_object(self.location)) is None:
             with super().open() as file:
-                return io.BytesIO(file.read())
-        assert isinstance(source, ObjectReader)  # noqa: S101
-        return io.BytesIO(source.read_whole())
+                data = file.read()
+        return io.BytesIO(data)
 
     def create(self, overwrite: bool = False) -> OutputStream:
         """Open it for writing; a name with a random id is not looked for first."""
@@ -176,14 +188,10 @@ class ObjectReader(io.RawIOBase):
     def __init__(self, client: Any, bucket: str, key: str, size: int | None) -> None:
         self._client, self._bucket, self._key = client, bucket, key
         self._at = 0
-        self._tail = b""
-        self._size = 0 if size is None else size
-        if size is None:
-            self._tail, self._size = self._get(f"bytes=-{_TAIL_BYTES}")
-        elif size <= _WHOLE_BYTES:
+        if size is not None and size <= _WHOLE_BYTES:
             self._tail, self._size = self._get(None)
         else:
-            self._tail, self._size = self._get(f"bytes={size - _TAIL_BYTES}-{size - 1}")
+            self._tail, self._size = self._get(f"bytes=-{_TAIL_BYTES}")
 
     def _get(self, span: str | None) -> tuple[bytes, int]:
         """Bytes of the object, and its size."""

@@ -9,17 +9,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from io import BytesIO
 from uuid import uuid4
 
 import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
-from pyiceberg.io import FileIO, OutputFile
+from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icefloe.errors import RESTORE, StorageError, UnsupportedTableError
 from icefloe.parquet.footer import DamagedFileError, EncryptedFileError
-from icefloe.storage.file_io import StoreFileIO
-from icefloe.storage.filesystem import open_output
+from icefloe.storage.file_io import StoreFileIO, is_s3
+from icefloe.storage.filesystem import BoundedS3FileSystem, delete_one, new_file
+from icefloe.storage.s3 import Upload, abort_upload, delete_objects, list_uploads
 
 log = logging.getLogger("icefloe")
 
@@ -63,15 +65,45 @@ def new_stream(io: FileIO, location: str) -> Iterator[pa.NativeFile]:
     """Create a file to be written with PyArrow; errors of the block name it."""
     with translate_write_errors(location):
         file = locate(io, location)
-        with open_output(file.filesystem, file.path) as sink:
+        with new_file(file.filesystem, file.path) as sink:
             yield sink
 
 
 @contextmanager
 def new_output(io: FileIO, location: str) -> Iterator[OutputFile]:
-    """Create a file to be written with PyIceberg; errors of the block name it."""
-    with translate_write_errors(location):
-        yield io.new_output(location)
+    """Create a file to be written with PyIceberg, which is stored at the end of the block."""
+    output = _BufferedOutput(location)
+    yield output
+    with new_stream(io, location) as sink:
+        sink.write(output.data)
+
+
+class _BufferedOutput(OutputFile):
+    """A file in memory: its length is known, and an object is written with one request."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__(location)
+        self.data = b""
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def exists(self) -> bool:
+        return False
+
+    def to_input_file(self) -> InputFile:
+        raise NotImplementedError
+
+    def create(self, overwrite: bool = False) -> OutputStream:  # noqa: ARG002 - PyIceberg's
+        output = self
+
+        class Sink(BytesIO):
+            def close(self) -> None:
+                if not self.closed:
+                    output.data = self.getvalue()
+                super().close()
+
+        return Sink()
 
 
 @contextmanager
@@ -142,13 +174,28 @@ def delete_files(io: FileIO, locations: Sequence[str]) -> list[str]:
 
     Never raises: it also runs after an error, which a failing clean-up must not hide.
     """
-    return _delete_each([(location, partial(io.delete, location)) for location in locations])
+    in_s3 = [one for one in locations if isinstance(io, StoreFileIO) and is_s3(one)]
+    others = [(one, partial(io.delete, one)) for one in locations if one not in set(in_s3)]
+    files = [ListedFile(location, "", locate(io, location), 0, None) for location in in_s3]
+    return delete_listed(files) + _delete_each(others)
 
 
 def delete_listed(files: Sequence[ListedFile]) -> list[str]:
     """Delete files under the names that the listing gave; returns those that still exist."""
-    return _delete_each(
-        [(one.location, partial(one.file.filesystem.delete_file, one.file.path)) for one in files]
+    batches: dict[int, list[ListedFile]] = {}
+    others: list[ListedFile] = []
+    for one in files:
+        filesystem = one.file.filesystem
+        in_batch = isinstance(filesystem, BoundedS3FileSystem) and filesystem.client is not None
+        (batches.setdefault(id(filesystem), []) if in_batch else others).append(one)
+    failed = []
+    for batch in batches.values():
+        reasons = delete_objects(batch[0].file.filesystem, [one.file.path for one in batch])
+        for path, reason in reasons.items():
+            log.warning("%s was not deleted: %s", path, reason)
+        failed += [one.location for one in batch if one.file.path in reasons]
+    return failed + _delete_each(
+        [(one.location, partial(delete_one, one.file.filesystem, one.file.path)) for one in others]
     )
 
 
@@ -160,6 +207,36 @@ def delete_files_of_statement(io: FileIO, folder: str, statement_id: str) -> Non
         log.warning("Files of statement %s were not deleted: %s", statement_id, error)
         return
     delete_listed([one for one in files if statement_id in one.relative.rpartition("/")[2]])
+    uploads = uploads_below(io, folder)
+    abort_uploads(io, [one for one in uploads or () if statement_id in one.key])
+
+
+def uploads_below(io: FileIO, folder: str) -> list[Upload] | None:
+    """Uploads of files below a folder that are not complete; None if they cannot be listed.
+
+    Only S3 has such uploads, and boto3 is needed to see them.
+    """
+    filesystem = locate(io, folder).filesystem
+    if not isinstance(filesystem, BoundedS3FileSystem):
+        return []
+    try:
+        return list_uploads(filesystem, folder)
+    except OSError as error:
+        log.warning("The incomplete uploads in %s were not listed: %s", folder, error)
+        return None
+
+
+def abort_uploads(io: FileIO, uploads: Sequence[Upload]) -> list[Upload]:
+    """Abort uploads; returns those that were aborted, and logs the others."""
+    aborted = []
+    for upload in uploads:
+        try:
+            abort_upload(locate(io, upload.location).filesystem, upload)
+        except OSError as error:
+            log.warning("The upload of %s was not aborted: %s", upload.location, error)
+        else:
+            aborted.append(upload)
+    return aborted
 
 
 def _delete_each(deletions: Sequence[tuple[str, Callable[[], object]]]) -> list[str]:

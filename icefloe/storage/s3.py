@@ -5,9 +5,10 @@ The properties are PyIceberg's, of a catalog, or of a table where a REST catalog
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -221,49 +222,70 @@ def _milliseconds(seconds: float) -> str:
 
 
 # -------------------------------------------------------------------------------------------------
-# boto3, for what PyArrow cannot do: delete many objects at once, and abort uploads
-
-BOTO3_MISSING = "boto3 is not installed: pip install 'icefloe[s3]'"
+# Uploads of large files that were begun and never completed
 
 
-@lru_cache(maxsize=16)
-def client_of(options: S3Options, bucket: str) -> Any | None:
-    """A client of boto3; None if that is not installed."""
-    try:
-        import boto3  # noqa: PLC0415 - an extra
-        from botocore.config import Config  # noqa: PLC0415
-    except ImportError:
+BOTO3_MISSING = "boto3 is not installed (pip install 'icefloe[s3]')"
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """Parts of an object that does not exist: its writer failed or was killed."""
+
+    location: str
+    key: str
+    upload_id: str
+    started: datetime
+
+
+def list_uploads(filesystem: BoundedS3FileSystem, folder: str) -> list[Upload] | None:
+    """The uploads below a location that are not complete; None without boto3."""
+    if (client := filesystem.client) is None:
         return None
-    session = boto3.session.Session()
-    config = Config(
-        region_name=_region(options, bucket),
-        connect_timeout=options.connect_timeout_s,
-        read_timeout=options.request_timeout_s,
-        retries={"mode": "standard", "total_max_attempts": options.attempts},
-        s3={"addressing_style": "path" if options.path_style else "auto"},
-        proxies={"http": options.proxy, "https": options.proxy} if options.proxy else None,
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-    )
-    if options.anonymous:
-        from botocore import UNSIGNED  # noqa: PLC0415
+    store, _, prefix = folder.rstrip("/").partition("://")[2].partition("/")
+    scheme = folder.partition("://")[0]
+    pages = client.get_paginator("list_multipart_uploads")
+    with reading_object(store, prefix):
+        return [
+            Upload(f"{scheme}://{store}/{u['Key']}", u["Key"], u["UploadId"], u["Initiated"])
+            for page in pages.paginate(Bucket=store, Prefix=f"{prefix}/" if prefix else "")
+            for u in page.get("Uploads", ())
+        ]
 
-        config = config.merge(Config(signature_version=UNSIGNED))
-    keys = {
-        "aws_access_key_id": options.access_key,
-        "aws_secret_access_key": options.secret_key,
-        "aws_session_token": options.session_token,
-    }
-    if options.role_arn is not None:
-        role = session.client("sts", config=config, **keys).assume_role(
-            RoleArn=options.role_arn, RoleSessionName=options.role_session or "icefloe"
-        )["Credentials"]
-        keys = {
-            "aws_access_key_id": role["AccessKeyId"],
-            "aws_secret_access_key": role["SecretAccessKey"],
-            "aws_session_token": role["SessionToken"],
-        }
-    return session.client("s3", endpoint_url=options.endpoint, config=config, **keys)
+
+def abort_upload(filesystem: BoundedS3FileSystem, upload: Upload) -> None:
+    """Delete the parts of an upload."""
+    client: Any = filesystem.client
+    bucket = upload.location.partition("://")[2].partition("/")[0]
+    with reading_object(bucket, upload.key):
+        client.abort_multipart_upload(Bucket=bucket, Key=upload.key, UploadId=upload.upload_id)
+
+
+_MOST_KEYS = 1000  # of one request
+
+
+def delete_objects(filesystem: BoundedS3FileSystem, paths: Sequence[str]) -> dict[str, str]:
+    """Delete objects, many with one request; those that still exist, with the reason."""
+    client: Any = filesystem.client
+    by_bucket: dict[str, list[str]] = {}
+    for path in paths:
+        bucket, _, key = path.partition("/")
+        by_bucket.setdefault(bucket, []).append(key)
+    failed: dict[str, str] = {}
+    for bucket, keys in by_bucket.items():
+        for start in range(0, len(keys), _MOST_KEYS):
+            batch = keys[start : start + _MOST_KEYS]
+            try:
+                reply = client.delete_objects(
+                    Bucket=bucket, Delete={"Objects": [{"Key": k} for k in batch], "Quiet": True}
+                )
+            except Exception as error:  # noqa: BLE001 - which of them were deleted is unknown
+                failed |= {f"{bucket}/{key}": str(error) for key in batch}
+                continue
+            for refused in reply.get("Errors", ()):
+                if refused.get("Code") != "NoSuchKey":
+                    failed[f"{bucket}/{refused['Key']}"] = f"{refused.get('Message', refused)}"
+    return failed
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from pyiceberg.io import FileIO
 
-from icefloe.storage.file_io import S3_SCHEMES, StoreFileIO
+from icefloe.storage.file_io import StoreFileIO, is_s3
 from icefloe.storage.locations import spark_location
 from icefloe.storage.s3 import S3Options, s3a_settings
 
@@ -110,8 +110,3 @@ def file_path(locations: Iterable[str]) -> str:
 def with_plain_schemes(text: str) -> str:
     """A message of Spark's with the locations that a table has."""
     return _OWN.sub("s3", text)
-
-
-def is_s3(location: str) -> bool:
-    """Whether a location is in a store that is reached as S3."""
-    return location.partition("://")[0].lower() in S3_SCHEMES

@@ -24,7 +24,7 @@ from icefloe.parquet.footer import MAGIC, footer_bytes, group_rows
 from icefloe.parquet.partial_rewrite import GroupChange, PartialRewrite, SplicedFile, cannot_copy
 from icefloe.parquet.schema import columns_of
 from icefloe.parquet.thrift import items, value
-from icefloe.storage.filesystem import is_local_disk, open_output
+from icefloe.storage.filesystem import is_local_disk, new_file
 from icefloe.tasks.arrow import (
     NanCounter,
     column_metrics,
@@ -317,9 +317,8 @@ class EditedFile:
         name = new_name(self.layout)
         path = f"{self.layout.folder}/{name}"
         rows = _EditedRows(self.file, self.edits)
-        sink = open_output(self.layout.filesystem, path)
         try:
-            with sink:
+            with new_file(self.layout.filesystem, path) as sink:
                 spliced = self.rewrite.run(sink, self.changes, rows.of_group)
                 if sink.tell() != spliced.size:
                     raise ValueError(f"{path} has {sink.tell()} bytes, not {spliced.size}")

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from icefloe.storage.filesystem import delete_quietly, open_output
+from icefloe.storage.filesystem import delete_quietly, new_file
 from icefloe.tasks.messages import Positions
 from icefloe.tasks.old_file import OldFile, why_spark_differs
 
@@ -119,7 +119,7 @@ def write_sidecar(index: IndexToWrite, file: IndexedFile, content: SidecarConten
     metadata[HEADER_CHECKSUM] = str(header_checksum(metadata)).encode()
     path = sidecar_path(index.folder, file.location)
     try:
-        with open_output(index.filesystem, path) as sink:
+        with new_file(index.filesystem, path) as sink:
             with pa.ipc.new_file(sink, schema.with_metadata(metadata)) as writer:
                 for batch in content.batches:
                     writer.write_batch(batch)

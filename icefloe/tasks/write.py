@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from icefloe.storage.filesystem import delete_quietly, open_output
+from icefloe.storage.filesystem import close_quietly, delete_quietly, open_output
 from icefloe.tasks.arrow import (
     NanCounter,
     column_metrics,
@@ -236,7 +236,7 @@ class DataFileWriter:
         """Delete what was written: the task failed, so nothing will refer to it."""
         if self._writer is not None:
             self._writer.is_open = False  # otherwise it finishes the file when it is collected
-            self._sink.close()
+            close_quietly(self._sink)
         for name in self._names:
             abandon_file(self.layout, name)
 
@@ -285,7 +285,7 @@ class DataFileWriter:
                 **self.layout.parquet,
             )
         except BaseException:
-            self._sink.close()
+            close_quietly(self._sink)
             raise
 
     def _roll(self) -> None:
