@@ -18,12 +18,13 @@ from weakref import WeakKeyDictionary
 
 from pyarrow.fs import FileSystem
 from pyiceberg.catalog import Catalog
-from pyiceberg.io import FileIO, InputStream, OutputStream
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from icefloe.errors import StatementError
+from icefloe.storage.filesystem import delete_one
 from icefloe.storage.s3 import S3Options, filesystem_of, reading_object
 
 log = logging.getLogger("icefloe")
@@ -92,6 +93,15 @@ class StoreFileIO(PyArrowFileIO):
     def new_output(self, location: str) -> PyArrowFile:
         """A file to write."""
         return self._file(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Delete a file."""
+        text = location if isinstance(location, str) else location.location
+        scheme, netloc, path = self.parse_location(text, self.properties)
+        if scheme not in S3_SCHEMES:
+            super().delete(text)
+        else:
+            delete_one(filesystem_of(self.options, netloc), path)
 
     def _file(self, location: str) -> PyArrowFile:
         scheme, netloc, path = self.parse_location(location, self.properties)
