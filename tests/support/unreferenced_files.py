@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from urllib.parse import urlparse
 
+from pyiceberg.table import Table as IcebergTable
+
 from icefloe import Table
+from icefloe.storage.files import list_files
 
 
 def leftovers(table: Table) -> set[str]:
-    """Data, delete and manifest files on disk that no snapshot of the table refers to.
+    """Data, delete and manifest files in storage that no snapshot of the table refers to.
 
     `*.metadata.json` is the catalog's own: the SQL catalog leaves the losing one behind.
     """
-    folder = Path(urlparse(table.location).path)
-    stored = {str(path) for path in folder.rglob("*") if path.is_file()}
-    return {path for path in stored - _referenced(table) if not path.endswith(".metadata.json")}
-
-
-def _referenced(table: Table) -> set[str]:
     iceberg = table.iceberg
+    stored = {file.location for file in list_files(iceberg.io, iceberg.location())}
+    unreferenced = {_path(location) for location in stored} - _referenced(iceberg)
+    return {path for path in unreferenced if not path.endswith(".metadata.json")}
+
+
+def _referenced(iceberg: IcebergTable) -> set[str]:
     found: set[str] = set()
     for snapshot in iceberg.metadata.snapshots:
-        found.add(snapshot.manifest_list)
+        found.add(_path(snapshot.manifest_list))
         for manifest in snapshot.manifests(iceberg.io):
-            found.add(manifest.manifest_path)
-            entries = manifest.fetch_manifest_entry(iceberg.io, discard_deleted=False)
-            found |= {entry.data_file.file_path for entry in entries}
-    return {urlparse(location).path for location in found}
+            if (path := _path(manifest.manifest_path)) not in found:
+                entries = manifest.fetch_manifest_entry(iceberg.io, discard_deleted=False)
+                found |= {path, *(_path(entry.data_file.file_path) for entry in entries)}
+    return found
+
+
+def _path(location: str) -> str:
+    parts = urlparse(location)
+    return parts.path if parts.scheme in ("", "file") else location
