@@ -8,21 +8,57 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 
+@dataclass(frozen=True)
+class PostgreSQL:
+    """A running server, which takes connections of this machine without a password."""
+
+    port: int
+    folder: Path
+    options: str
+    run: Callable[..., None]  # one of PostgreSQL's programs
+
+    @property
+    def uri(self) -> str:
+        return f"postgresql+psycopg://icefloe@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        data, log = str(self.folder / "data"), str(self.folder / "log")
+        command = ("--wait", "--pgdata", data, "--log", log, "--options", self.options)
+        self.run("pg_ctl", "start", *command)
+
+    def stop(self) -> None:
+        """Stop it as a crash does: connections end, and what was not committed is lost."""
+        self.run("pg_ctl", "stop", "--pgdata", str(self.folder / "data"), "--mode", "immediate")
+
+    def restart(self) -> None:
+        """Stop it and start it again, at the same port with the same data."""
+        self.stop()
+        self.start()
+
+
 @contextmanager
 def running_server(durable: bool = False) -> Iterator[str]:
-    """The URI of a fresh server, which takes connections of this machine without a password.
+    """The URI of a fresh server.
 
     Args:
         durable: Whether a COMMIT waits for the disk, as servers do unless they are for tests.
     """
+    with running_postgresql(durable) as server:
+        yield server.uri
+
+
+@contextmanager
+def running_postgresql(durable: bool = False) -> Iterator[PostgreSQL]:
+    """A fresh server, which tests may restart."""
     programs = _programs()
     with tempfile.TemporaryDirectory(prefix="icefloe-pg-") as made:
         folder = Path(made)
@@ -37,13 +73,13 @@ def running_server(durable: bool = False) -> Iterator[str]:
 
         data, port = str(folder / "data"), _free_port()
         run("initdb", "--pgdata", data, "--username", "icefloe", "--auth", "trust", "--no-sync")
-        settings = f"-c listen_addresses=127.0.0.1 -p {port} -k {folder}{'' if durable else ' -F'}"
-        log = str(folder / "log")
-        run("pg_ctl", "start", "--wait", "--pgdata", data, "--log", log, "--options", settings)
+        options = f"-c listen_addresses=127.0.0.1 -p {port} -k {folder}{'' if durable else ' -F'}"
+        server = PostgreSQL(port, folder, options, run)
+        server.start()
         try:
-            yield f"postgresql+psycopg://icefloe@127.0.0.1:{port}/postgres"
+            yield server
         finally:
-            run("pg_ctl", "stop", "--pgdata", data, "--mode", "immediate")
+            server.stop()
 
 
 def _programs() -> Path:
