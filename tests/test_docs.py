@@ -7,10 +7,12 @@ import importlib.util
 import io
 import re
 import shlex
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import duckdb_extensions
 import pytest
 from typer.testing import CliRunner
 
@@ -39,6 +41,7 @@ SLOW_PAGES = {
     "docs/index.md",
     "docs/operators.md",
     "docs/ui.md",
+    "docs/other_engines.md",
     "docs/tutorials/change_data.md",
     "docs/tutorials/erase_a_person.md",
     "docs/tutorials/keep_history.md",
@@ -62,6 +65,10 @@ def test_examples_run_as_written(page, spark, tmp_path, monkeypatch, capsys):
     """The worked daily reload is docs/replace_where.md; shell commands run after the Python."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # Polars warns without its own
+    if "import duckdb" in text_of(page):
+        for extension in ("avro", "iceberg"):  # in place of INSTALL, which downloads them
+            duckdb_extensions.import_extension(extension)
     for block in BLOCK.findall(text_of(page)):
         exec(compile(block, page, "exec"), names)
     assert capsys.readouterr().out
@@ -235,6 +242,12 @@ def anchors(text: str) -> set[str]:
     documented = re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)
     classes = {f"icefloe.errors.{name}" for name in vars(icefloe.errors)}
     return slugs | set(documented) | (classes if "icefloe.errors" in documented else set())
+
+
+def test_the_page_about_installing_lists_every_extra():
+    project = tomllib.loads(text_of("pyproject.toml"))["project"]
+    listed = re.findall(r"^\| `(\w+)` \|", text_of("docs/install.md"), re.MULTILINE)
+    assert sorted(listed) == sorted(project["optional-dependencies"])
 
 
 def test_every_page_is_in_the_navigation():
