@@ -19,7 +19,7 @@ from icefloe.metadata.files import DeleteIndex, LiveFile, PartitionKey, Snapshot
 from icefloe.metadata.files import unpartitioned_specs as everywhere_of
 from icefloe.metadata.table_state import TableState
 
-MOST_TILES = 250
+MOST_TILES = 400
 
 
 @dataclass(frozen=True, slots=True)

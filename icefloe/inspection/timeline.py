@@ -110,8 +110,8 @@ def _number(summary: Mapping[str, str], key: str) -> int | None:
 # Evolution
 
 
-def evolution(state: TableState) -> dict[str, Any]:
-    """How the columns and the partitioning changed, with the first snapshot of each version."""
+def schema_versions(state: TableState) -> list[dict[str, Any]]:
+    """How the columns changed, with the first snapshot of each version of the schema."""
     metadata = state.metadata
     first: dict[int | None, Snapshot] = {}
     for snapshot in sorted(metadata.snapshots, key=lambda s: s.timestamp_ms):
@@ -131,7 +131,7 @@ def evolution(state: TableState) -> dict[str, Any]:
             }
         )
         before = schema
-    return {"versions": versions, "specs": _specs(metadata)}
+    return versions
 
 
 def type_text(kind: IcebergType) -> str:
@@ -174,7 +174,8 @@ def _changes(before: Schema, after: Schema) -> Iterator[dict[str, str]]:
             yield {"what": "reordered", "column": "columns"}
 
 
-def _specs(metadata: TableMetadata) -> list[dict[str, Any]]:
+def partition_specs(metadata: TableMetadata) -> list[dict[str, Any]]:
+    """How the partitioning changed."""
     specs = []
     for spec_id, spec in sorted(metadata.specs().items()):
         try:

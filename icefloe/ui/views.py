@@ -19,7 +19,7 @@ from icefloe.errors import IcefloeError
 from icefloe.inspection.column_bounds import column_overlap, columns_overview, files_opened
 from icefloe.inspection.facts import table_counts, table_facts
 from icefloe.inspection.file_health import FileFacts, file_facts, file_map, files_of
-from icefloe.inspection.timeline import evolution, timeline
+from icefloe.inspection.timeline import partition_specs, schema_versions, timeline
 from icefloe.inspection.upkeep import (
     compaction,
     expired_files,
@@ -145,6 +145,7 @@ class LakeViews:
             **facts,
             "snapshot": snapshot,
             "refs": refs,
+            "specs": partition_specs(view.table.metadata),
             "inline": inline,
             "problem": problem,
         }
@@ -163,7 +164,7 @@ class LakeViews:
     def columns(self, name: str) -> Json:
         """The columns, and how the schema changed."""
         view = self.view(name)
-        return {"columns": view.columns, **evolution(view.state)}
+        return {"columns": view.columns, "versions": schema_versions(view.state)}
 
     def overlap(self, name: str, column: str) -> Json:
         """The bounds of one column."""

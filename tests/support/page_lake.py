@@ -18,7 +18,6 @@ from pyspark.sql import SparkSession
 import icefloe
 from icefloe import Lake, Table
 from icefloe.commit import snapshot
-from support.page import SCRIPT, orders
 
 _SCHEMA = pa.schema(
     [
@@ -39,7 +38,6 @@ def build(folder: Path, spark: SparkSession) -> None:
         _clicks(lake)
         _ledger(lake)
         lake.create_table("finance.budget", "account STRING, year INT, cents BIGINT")
-        orders(lake.catalog, "other", SCRIPT)
 
 
 def _made_days_ago(table: Table, days: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import pytest
 from pyiceberg.expressions import EqualTo
 from pyiceberg.types import LongType
 
+from benchmarks.page import large_table
 from icefloe.errors import StatementError, TableNotFoundError
 from icefloe.inspection import timeline as timelines
+from icefloe.inspection.file_health import MOST_TILES
 from icefloe.ui.views import LakeViews
 from support.page import orders
 
@@ -135,7 +138,8 @@ def test_the_evolution_names_what_happened_to_each_column(views, catalog):
     assert {"what": "dropped", "column": "n", "type": "bigint"} in third["changes"]
     assert {"what": "reordered", "column": "columns"} in third["changes"]
     assert (first["first_snapshot"] is None, second["first_snapshot"]) == (False, None)
-    assert [spec["fields"] for spec in found["specs"]] == [[], ["region"]]
+    specs = facts(views, "summary")["specs"]
+    assert [spec["fields"] for spec in specs] == [[], ["region"]]
 
 
 def test_a_condition_opens_the_files_that_metadata_does_not_rule_out(views, catalog):
@@ -239,6 +243,25 @@ def test_facts_are_computed_once_for_each_version_of_a_table(views, catalog):
     table.append(pa.table({"id": [10], "region": ["us"]}))
     views._views["shop.orders"] = (0.0, before)  # as if a second had passed
     assert facts(views, "files", None)["total"]["files"] == 4
+
+
+def test_of_a_large_table_the_page_gets_aggregates(views, catalog):
+    """Of 3,000 files and 1,200 snapshots; each answer is small enough to draw at once."""
+    large_table(catalog, "shop.orders", files=3000, snapshots=1200)
+    found = facts(views, "files", None)
+    assert (
+        sum(one["files"] for one in found["partitions"])
+        + (found["others"] or {"files": 0})["files"]
+        == 3000
+    )
+    assert len(found["partitions"]) <= MOST_TILES
+    assert len(facts(views, "files", "day=day 007")["files"]) <= MOST_TILES
+    assert len(facts(views, "overlap", "c1")["lines"]) <= 160
+    assert facts(views, "opened", "c2 = 'value 0150000'")["opened"] <= 10
+    answers = {kind: facts(views, kind) for kind in ("timeline", "columns", "upkeep", "summary")}
+    assert len(answers["timeline"]["snapshots"]) == 1200
+    sizes = {kind: len(json.dumps(answer)) for kind, answer in answers.items()}
+    assert all(size < 300 * 1200 for size in sizes.values()), sizes
 
 
 def test_the_command_says_which_package_is_missing(tmp_path):

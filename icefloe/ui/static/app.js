@@ -25,7 +25,7 @@ function setTheme(name) {
   theme.setAttribute("aria-label", THEMES[name][0]);
   theme.title = THEMES[name][0];
   theme.dataset.name = name;
-  put(theme, s("svg", { viewBox: "0 0 24 24", fill: name === "auto" ? "none" : "none", stroke: "currentColor", "stroke-width": 1.8, "stroke-linecap": "round", "stroke-linejoin": "round", "aria-hidden": "true" }, s("path", { d: THEMES[name][1], fill: name === "light" ? "none" : "currentColor", "fill-opacity": name === "auto" ? 0.35 : 1 })));
+  put(theme, s("svg", { viewBox: "0 0 24 24", fill: "none", stroke: "currentColor", "stroke-width": 1.8, "stroke-linecap": "round", "stroke-linejoin": "round", "aria-hidden": "true" }, s("path", { d: THEMES[name][1], fill: name === "light" ? "none" : "currentColor", "fill-opacity": name === "auto" ? 0.35 : 1 })));
 }
 theme.addEventListener("click", () => { const names = Object.keys(THEMES); setTheme(names[(names.indexOf(theme.dataset.name) + 1) % names.length]); });
 setTheme(THEMES[localStorage.getItem("icefloe-theme")] ? localStorage.getItem("icefloe-theme") : "auto");
@@ -35,15 +35,23 @@ setTheme(THEMES[localStorage.getItem("icefloe-theme")] ? localStorage.getItem("i
 
 export const linkTo = (name, tab = "life") => `#/table/${encodeURIComponent(name)}/${tab}`;
 
-function route() {
-  const [kind, name, tab] = location.hash.replace(/^#\/?/, "").split("/").map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
-  showing.abort();
-  showing = new AbortController();
-  hideTip();
-  document.getElementById("sql-link").toggleAttribute("aria-current", kind === "sql");
+const parts = () => location.hash.replace(/^#\/?/, "").split("/").map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
+
+function mark() {
+  const [kind, name] = parts();
   for (const link of side.querySelectorAll("a")) {
     if (kind === "table" && link.dataset.name === name) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
   }
+}
+
+function route() {
+  const [kind, name, tab] = parts();
+  showing.abort();
+  showing = new AbortController();
+  hideTip();
+  const sql = document.getElementById("sql-link");
+  if (kind === "sql") sql.setAttribute("aria-current", "page"); else sql.removeAttribute("aria-current");
+  mark();
   const signal = showing.signal;
   if (kind === "table" && name) { document.title = `${name} · icefloe`; return tableView(main, name, tab, signal); }
   if (kind === "sql") { document.title = "SQL · icefloe"; return sqlView(main, lake.tables, name); }
@@ -65,16 +73,16 @@ function drawTables() {
   const words = document.getElementById("filter").value.trim().toLowerCase();
   const shown = lake.tables.filter((name) => name.toLowerCase().includes(words));
   const spaces = Map.groupBy ? Map.groupBy(shown, spaceOf) : shown.reduce((all, name) => all.set(spaceOf(name), [...(all.get(spaceOf(name)) ?? []), name]), new Map());
-  const current = side.querySelector("[aria-current]")?.dataset.name;
   put(side, [...spaces].map(([space, names]) => [
     h("h2", { text: space }),
     h("ul", {}, names.map((name) => {
       const counts = lake.counts.get(name);
-      return h("li", {}, h("a", { href: linkTo(name), "data-name": name, title: name, "aria-current": name === current ? "page" : null },
+      return h("li", {}, h("a", { href: linkTo(name), "data-name": name, title: name },
         h("span", { text: name.slice(space.length + 1) }),
         h("span", { cls: "size", text: counts && !counts.error ? (counts.rows === null ? "" : short(counts.rows)) : "", "aria-label": counts?.rows ? `${int(counts.rows)} rows` : null })));
     })),
   ]).flat());
+  mark();
   if (!shown.length) put(side, h("p", { cls: "empty", text: lake.tables.length ? "No table has this in its name." : "The lake has no table." }));
 }
 const spaceOf = (name) => name.slice(0, Math.max(0, name.lastIndexOf(".")));
@@ -143,9 +151,11 @@ function signIn(message) {
 }
 
 async function start() {
+  const early = location.hash.startsWith("#/table/"); // a table needs no list of tables
   try {
-    const facts = await get("lake");
-    Object.assign(lake, facts, { counts: new Map() });
+    const facts = get("lake");
+    if (early) route();
+    Object.assign(lake, await facts, { counts: new Map() });
   } catch (error) {
     if (error.status === 401) return signIn(document.body.dataset.asked ? error.message : null);
     return put(main, alertBox(error.message));
@@ -155,7 +165,7 @@ async function start() {
   document.getElementById("place").textContent = lake.place;
   document.getElementById("version").textContent = `icefloe ${lake.version}`;
   drawTables();
-  route();
+  if (!early) route(); else mark();
   loadCounts().catch(() => {});
 }
 

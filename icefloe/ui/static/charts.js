@@ -108,7 +108,7 @@ function worst(row, side, scale) {
 export function squarify(items, width, height) {
   const total = items.reduce((sum, one) => sum + one.bytes, 0);
   const scale = total ? width * height / total : 0;
-  const left = items.filter((one) => one.bytes > 0);
+  const left = items.filter((one) => one.bytes > 0).sort((a, b) => b.bytes - a.bytes);
   const tiles = [];
   let x = 0, y = 0, w = width, hgt = height;
   while (left.length) {
@@ -134,11 +134,12 @@ const OFF = "color-mix(in oklab, var(--gold) 38%, var(--gold-wash))";
 const HEALTH = [["var(--ice)", "near the target size"], ["var(--gold-wash)", "some small or large"], [OFF, "all small or large"]];
 
 function colourOf(one, by) {
+  if (one.rest) return "var(--line)";
   if (by === "size") {
     const off = (one.small + one.large) / Math.max(1, one.files);
     return HEALTH[off === 0 ? 0 : off < 1 ? 1 : 2][0];
   }
-  return one.deleted || one.equality ? `color-mix(in oklab, var(--rust) ${Math.round(shade(one) * 100)}%, var(--sand))` : "var(--ice)";
+  return one.deleted || one.equality ? `color-mix(in oklab, var(--hot) ${Math.round(shade(one) * 100)}%, var(--sand))` : "var(--ice)";
 }
 export const healthLegend = () => HEALTH.map(([colour, text]) => h("span", {}, h("i", { vars: { c: colour } }), text));
 
@@ -157,10 +158,9 @@ export function treemap(items, by, open) {
     const tiles = squarify(items, width, height);
     box.replaceChildren(...tiles.map(({ item, x, y, w, h: tall }, i) => {
       const tiny = w < 46 || tall < 30;
-      const dark = by !== "size" && shade(item) > 0.72;
       const tile = h("button", {
         type: "button", tabindex: i === current ? 0 : -1, "data-tiny": tiny, "data-leaf": open ? null : "", "aria-label": describeTile(item).replace("\n", ", "),
-        vars: { x: x / width, y: y / height, w: w / width, h: tall / height, c: colourOf(item, by), t: dark ? "var(--surface)" : "var(--ink)" },
+        vars: { x: x / width, y: y / height, w: w / width, h: tall / height, c: colourOf(item, by) },
         onpointermove: (event) => showTip(describeTile(item), event.clientX, event.clientY), onpointerleave: hideTip, onblur: hideTip,
         onfocus: (event) => { const r = event.target.getBoundingClientRect(); if (event.target.matches(":focus-visible")) showTip(describeTile(item), r.left, r.bottom - 14); },
         onclick: () => { hideTip(); open?.(item); },

@@ -85,6 +85,8 @@ async function lifeTab(name, summary, signal) {
 
 const signed = (n, sign, cls) => (n ? h("span", { cls, text: `${sign}${int(n)}` }) : h("span", { cls: "faint", text: "0" }));
 
+const both = (added, removed) => (added && removed ? h("span", {}, signed(added, "+", "plus"), " ", signed(removed, "−", "minus")) : removed ? signed(removed, "−", "minus") : signed(added, "+", "plus"));
+
 function snapshotDetail(group, all) {
   if (group.members.length > 1) {
     return [h("div", { cls: "card-head" }, h("h2", { text: `${count(group.members.length, "snapshot")}` }), h("span", { cls: "note", text: `${when(group.first.at)} to ${when(group.last.at)}` })),
@@ -99,7 +101,7 @@ function snapshotDetail(group, all) {
     h("div", { cls: "card-head" }, h("div", { cls: "row" }, h("h2", { text: statementOf(one) }), one.mode ? pill(one.mode) : null, (one.refs ?? []).map((ref) => pill(ref, "accent")), one.current ? null : pill("not in main", "warn")), h("span", { cls: "note", text: `${precisely(one.at)} · ${since(one.at)}` })),
     h("div", { cls: "grid3" },
       facts([["Rows inserted", signed(one.inserted, "+", "plus")], ["Rows updated", signed(one.updated, "", "changed")], ["Rows deleted", signed(one.deleted, "−", "minus")], one.copied ? ["Rows copied", int(one.copied)] : null]),
-      facts([["Data files", h("span", {}, signed(one.files_added, "+", "plus"), " ", signed(one.files_removed, "−", "minus"))], ["Delete files", h("span", {}, signed(one.deletes_added, "+", "plus"), " ", signed(one.deletes_removed, "−", "minus"))], ["Bytes written", bytes(one.bytes_added ?? 0)], one.bytes_copied ? ["Copied as bytes", bytes(one.bytes_copied)] : null, grew === null ? null : ["The table", `${grew >= 0 ? "+" : "−"}${bytes(Math.abs(grew))}, now ${bytes(one.total_bytes)}`]]),
+      facts([["Data files", both(one.files_added, one.files_removed)], ["Delete files", both(one.deletes_added, one.deletes_removed)], ["Bytes written", bytes(one.bytes_added ?? 0)], one.bytes_copied ? ["Copied as bytes", bytes(one.bytes_copied)] : null, grew === null ? null : ["The table", `${grew >= 0 ? "+" : "−"}${bytes(Math.abs(grew))}, now ${bytes(one.total_bytes)}`]]),
       facts([["Snapshot", h("code", { text: one.id })], scanned + skipped ? ["Files read", `${int(scanned)} of ${int(scanned + skipped)}`] : null, one.partitions ? ["Partitions changed", int(one.partitions)] : null, one.predicate ? ["Predicate", h("code", { text: one.predicate })] : null, one.schema ? ["Schema", `version ${one.schema}`] : null])),
   ];
 }
@@ -111,8 +113,8 @@ function snapshotTable(rows, caption, options = {}) {
     { title: "Inserted", num: true, cell: (one) => signed(one.inserted, "+", "plus") },
     { title: "Updated", num: true, cell: (one) => signed(one.updated, "", "changed") },
     { title: "Deleted", num: true, cell: (one) => signed(one.deleted, "−", "minus") },
-    { title: "Files", num: true, cell: (one) => h("span", {}, signed(one.files_added, "+", "plus"), " / ", signed(one.files_removed, "−", "minus")) },
-    { title: "Delete files", num: true, cell: (one) => h("span", {}, signed(one.deletes_added, "+", "plus"), " / ", signed(one.deletes_removed, "−", "minus")) },
+    { title: "Files", num: true, cell: (one) => both(one.files_added, one.files_removed) },
+    { title: "Delete files", num: true, cell: (one) => both(one.deletes_added, one.deletes_removed) },
     { title: "Written", num: true, cell: (one) => bytes(one.bytes_added ?? 0) },
     { title: "Snapshot", cls: "mono", cell: (one) => one.id },
   ], rows, { caption, tall: true, ...options });
@@ -163,7 +165,7 @@ async function filesTab(name, summary, signal) {
   return [card, h("div", { cls: "grid2" },
     h("div", { cls: "card" }, h("div", { cls: "card-head" }, h("h2", { text: "File sizes" }), h("span", { cls: "note", text: `target ${bytes(map.target)}` })), histogram(map.histogram, map.target),
       h("p", { cls: "note", text: `${int(total.small)} of ${count(total.files, "file")} are small for the target, ${int(total.large)} are large. ${total.files ? `On average a file has ${bytes(total.bytes / total.files)}.` : ""}` })),
-    h("div", { cls: "card" }, h("h2", { text: "Deletes" }), h("p", { cls: "big" }, percent(density(total)), h("small", { text: "of the rows in files are deleted" })), meter(density(total), "var(--rust)"),
+    h("div", { cls: "card" }, h("h2", { text: "Deletes" }), h("p", { cls: "big" }, percent(density(total)), " ", h("small", { text: "of the rows in files are deleted" })), meter(density(total), "var(--rust)"),
       facts([["Rows in files", int(total.rows)], ["Deleted by position", int(total.deleted)], ["Delete files", `${int(map.delete_files)}, ${bytes(map.delete_bytes)}`], total.equality ? ["Equality deletes", "apply to some files; their rows are not counted"] : null])))];
 }
 
@@ -184,7 +186,7 @@ function fileTable(items, kind, go) {
 async function columnsTab(name, summary, signal) {
   const data = await get("columns", { table: name }, signal);
   const chart = h("div", { cls: "card" });
-  const pruned = h("div", { "aria-live": "polite" });
+  const pruned = h("div", { cls: "gaps", "aria-live": "polite" });
   const bounded = data.columns.filter((one) => one.opened !== undefined && one.opened !== null);
   const best = bounded.slice().sort((a, b) => a.opened - b.opened)[0];
 
@@ -245,7 +247,7 @@ export function funnel(total, opened, skipped) {
 
 function openedFiles(found) {
   return [
-    h("p", { cls: "big" }, int(found.opened), h("small", { text: `of ${count(found.files, "file")} would be opened: ${bytes(found.opened_bytes)} of ${bytes(found.bytes)}` })),
+    h("p", { cls: "big" }, int(found.opened), " ", h("small", { text: `of ${count(found.files, "file")} would be opened: ${bytes(found.opened_bytes)} of ${bytes(found.bytes)}` })),
     ...funnel(found.files, found.opened, found.skipped),
     found.understood ? null : h("p", { cls: "note", text: "The condition rules out no file: metadata says nothing about it, or it is not a condition on columns of the table." }),
     found.covered ? h("p", { cls: "note", text: `It is true for every row of ${count(found.covered, "file")}: a DELETE drops these whole.` }) : null,
@@ -279,8 +281,8 @@ function compactCard(found, name) {
   if (!found.files_in) return upkeepCard("Compact", pill("nothing to do", "good"), h("p", { cls: "note", text: `No file would gain: the target is ${bytes(found.target)}, there are no deletes, and nothing to combine or split.` }), text);
   const saved = found.bytes_in - found.bytes_out;
   return upkeepCard("Compact", pill(found.files_after < found.files ? "worth it" : "optional", found.files_after < found.files ? "warn" : ""), [
-    h("p", { cls: "big" }, int(found.files), h("span", { cls: "arrow", "aria-label": "to", text: "→" }), int(found.files_after), h("small", { text: "data files" })),
-    facts([["Rewrites", `${count(found.files_in, "file")} of ${bytes(found.bytes_in)}`], ["Writes", `about ${count(found.files_out, "file")} of ${bytes(found.bytes_out)}`], ["Frees", `${bytes(Math.max(0, saved))} of deleted rows, once old snapshots expire`], ["Deleted rows", `${int(found.rows_dropped)} need no longer be filtered out`], ["Files with deletes", int(found.with_deletes)], found.repartitioned ? ["Repartitions", `${count(found.repartitioned, "file")} of an earlier partitioning`] : null])], text);
+    h("p", { cls: "big" }, int(found.files), h("span", { cls: "arrow", "aria-label": "to", text: "→" }), int(found.files_after), " ", h("small", { text: "data files" })),
+    facts([["Rewrites", `${count(found.files_in, "file")} of ${bytes(found.bytes_in)}`], ["Writes", `about ${count(found.files_out, "file")} of ${bytes(found.bytes_out)}`], saved > 0 ? ["Frees", `${bytes(saved)}, once old snapshots expire`] : null, found.rows_dropped ? ["Drops", `${int(found.rows_dropped)} deleted rows`] : null, found.with_deletes ? ["With deletes", count(found.with_deletes, "file")] : null, found.repartitioned ? ["Repartitions", `${count(found.repartitioned, "file")} of an earlier partitioning`] : null])], text);
 }
 
 function expireCard(found, name, signal) {
@@ -289,7 +291,7 @@ function expireCard(found, name, signal) {
   const kept = `${found.min_snapshots > 1 ? `at least ${found.min_snapshots} and ` : ""}those younger than ${lasts(found.max_age_ms)}`;
   const ages = facts([["Keeps", kept], found.oldest ? ["Oldest snapshot", since(found.oldest)] : null, found.refs.length ? ["Refs", found.refs.join(", ")] : null]);
   if (found.refused) return upkeepCard("Expire", pill("refused", "bad"), [h("p", { cls: "note", text: found.refused })], text);
-  if (!found.expired) return upkeepCard("Expire", pill("nothing to do", "good"), [h("p", { cls: "big" }, "0", h("small", { text: `of ${count(found.snapshots, "snapshot")} would expire` })), ages], text);
+  if (!found.expired) return upkeepCard("Expire", pill("nothing to do", "good"), [h("p", { cls: "big" }, "0 ", h("small", { text: `of ${count(found.snapshots, "snapshot")} would expire` })), ages], text);
   const button = h("button", { type: "button", cls: "button", text: "Count the files", onclick: async () => {
     button.disabled = true;
     put(files, h("p", { cls: "busy", text: "Reading the manifests of every snapshot…" }));
@@ -299,7 +301,7 @@ function expireCard(found, name, signal) {
       button.remove();
     } catch (error) { if (!signal.aborted) { put(files, alertBox(error.message)); button.disabled = false; } }
   } });
-  return upkeepCard("Expire", pill("worth it", "warn"), [h("p", { cls: "big" }, int(found.expired), h("small", { text: `of ${count(found.snapshots, "snapshot")} would expire` })), ages, button, files], text);
+  return upkeepCard("Expire", pill("worth it", "warn"), [h("p", { cls: "big" }, int(found.expired), " ", h("small", { text: `of ${count(found.snapshots, "snapshot")} would expire` })), ages, button, files], text);
 }
 
 function flushCard(found, name) {
@@ -308,7 +310,7 @@ function flushCard(found, name) {
   if (found.problem) return upkeepCard("Flush", pill("unknown", "bad"), h("p", { cls: "note", text: found.problem }), text);
   const waiting = found.rows + found.deletes;
   return upkeepCard("Flush", found.is_due ? pill("due", "warn") : pill(waiting ? "not due yet" : "nothing to do", "good"), [
-    h("p", { cls: "big" }, int(found.rows), h("small", { text: `inline ${found.rows === 1 ? "row" : "rows"}, about ${bytes(found.bytes)}` })),
+    h("p", { cls: "big" }, int(found.rows), " ", h("small", { text: `inline ${found.rows === 1 ? "row" : "rows"}, about ${bytes(found.bytes)}` })),
     meter(waiting / Math.max(1, found.row_limit), found.is_due ? "var(--rust)" : "var(--ice-deep)"),
     facts([["Limit", `${int(found.row_limit)} rows${found.max_age_ms ? `, ${lasts(found.max_age_ms)}` : ""}`], found.oldest ? ["Oldest", since(found.oldest)] : null, ["Inline deletes", `${int(found.deletes)} rows of files`], ["Writes", waiting ? "data files, one snapshot" : "nothing"]]), waiting ? h("p", { cls: "note", text: "Other engines see these rows after the flush." }) : null], text);
 }
@@ -329,8 +331,8 @@ const alertText = (text) => h("span", {}, pill("not used", "bad"), ` ${text}`);
 // ---------------------------------------------------------------------------------------------
 // Details
 
-async function detailsTab(name, summary, signal) {
-  const specs = summary.problem ? [] : (await get("columns", { table: name }, signal)).specs;
+function detailsTab(name, summary) {
+  const specs = summary.specs;
   return [
     summary.problem ? alertBox(summary.problem) : null,
     h("div", { cls: "card" }, h("h2", { text: "Table" }), facts([["Name", h("code", { text: name })], ["Location", h("code", { text: summary.location })], ["Format version", String(summary.format_version)], ["Partitioned by", summary.partition_by.length ? h("code", { text: summary.partition_by.join(", ") }) : "nothing"], ["Sorted by", summary.sort_by.length ? h("code", { text: summary.sort_by.join(", ") }) : "nothing"], summary.snapshot ? ["Current snapshot", h("code", { text: summary.snapshot.id })] : null])),
