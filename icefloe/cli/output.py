@@ -112,7 +112,7 @@ def stderr() -> Console:
 def plain_table(records: Records) -> str:
     """A table as text without colours."""
     text = StringIO()
-    console = Console(file=text, color_system=None, width=_NO_WRAP)
+    console = Console(file=text, color_system=None, width=_NO_WRAP, force_jupyter=False)
     console.print(_table_of(records, list(records.rows), box.ASCII))
     return text.getvalue().rstrip("\n")
 

@@ -20,6 +20,8 @@ from traitlets.config import Config
 import icefloe
 from icefloe import DmlResult, ExpireResult, OrphansResult
 from icefloe.cli import magics
+from icefloe.cli.output import plain_table
+from icefloe.cli.records import Records
 from icefloe.commands.plan import FileAction, Plan, PlannedFile
 from icefloe.display import HtmlRows, block_html, table_html
 from icefloe.pruning.candidates import SkippedFile
@@ -198,6 +200,15 @@ def test_options_and_lakes_that_are_wrong_say_so(shell, tmp_path, monkeypatch):
     )
     shell.push({"mine": 7})
     assert "'mine' is a int" in failure(shell, "%lake -l mine SELECT 1")
+
+
+def test_a_table_as_text_is_not_displayed_by_rich(monkeypatch):
+    """Rich displays what it prints if it finds itself in a notebook."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    with capture_output() as shown:
+        text = plain_table(Records(("id",), (True,), [(1,)]))
+    assert text.splitlines()[1:4] == ["| id |", "|----|", "|  1 |"]
+    assert (shown.outputs, shown.stdout) == ([], "")
 
 
 def test_a_line_without_sql_is_the_lake(shell, tmp_path):
