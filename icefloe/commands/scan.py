@@ -24,7 +24,7 @@ from icefloe.inline.cut import INLINE_FILE, Cut, PointerMovedError
 from icefloe.metadata.table_state import TableState, at_snapshot, snapshot_as_of
 from icefloe.pruning.candidates import Candidate, plan_files
 from icefloe.pruning.comparisons import FilePredicate
-from icefloe.scan.arrow_rows import ArrowRead, read_arrow_rows
+from icefloe.scan.arrow_rows import ArrowRead, find_arrow_rows, read_arrow_rows
 from icefloe.scan.columns import nullable
 from icefloe.scan.file_keys import refuse_unplain
 from icefloe.scan.read_guard import guarded
@@ -62,36 +62,64 @@ EVERY_ROW = ScanRequest()
 
 
 def count_rows(context: Context, state: TableState, where: Condition | None = None) -> int:
-    """How many live rows there are, by metadata and the database where these have the answer."""
+    """How many live rows there are; only files that metadata cannot count are read."""
     while True:
         try:
             state = with_inline_deletes(context, state)
-            counted = _count_without_spark(context, state, where)
+            counted = _count_by_metadata(context, state, where)
             break
         except PointerMovedError:
             state = context.read_state(state.branch)
-    if counted is not None:
-        return counted
-    return read_rows(context, state, ScanRequest(where=where)).count()
+    if counted is None:
+        return read_rows(context, state, ScanRequest(where=where)).count()
+    return counted.rows + _count_in_files(context, state, where, counted)
 
 
-def _count_without_spark(
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """The rows that metadata and the database count, and the files with the others."""
+
+    rows: int
+    lowered: FilePredicate  # exact for rows
+    uncounted: tuple[Candidate, ...]
+
+
+def _count_by_metadata(
     context: Context, state: TableState, where: Condition | None
-) -> int | None:
+) -> _Counted | None:
     """Rows of files by their manifests, less deleted positions, and inline rows; None in doubt."""
     lowered = lower_exactly(context, where, state)
     if lowered is None:
         return None
     candidates = plan_files(state, lowered).candidates
-    if not all(_can_count(c) and (where is None or c.covered or _is_known(c)) for c in candidates):
-        return None
     inline = context.tier.count_matching(state, lowered.inclusive)
     if inline is None:
         return None
-    deleted, _ = read_deleted_rows(state, candidates)
-    live = sum(_live_matches(c, deleted.get(c.path, BitMap64())) for c in candidates)
+    counted = [
+        c for c in candidates if _can_count(c) and (where is None or c.covered or _is_known(c))
+    ]
+    deleted, _ = read_deleted_rows(state, counted)
+    live = sum(_live_matches(c, deleted.get(c.path, BitMap64())) for c in counted)
     _flush_when_old(context, state)
-    return live + inline
+    known = {c.path for c in counted}
+    return _Counted(live + inline, lowered, tuple(c for c in candidates if c.path not in known))
+
+
+def _count_in_files(
+    context: Context, state: TableState, where: Condition | None, counted: _Counted
+) -> int:
+    """Matching rows of the files that metadata could not count: by the driver if they are few."""
+    files = counted.uncounted
+    if not files:
+        return 0
+    found = find_arrow_rows(ArrowRead(state, counted.lowered.inclusive, ()), files)
+    if found is not None:
+        return sum(len(file.positions) for file in found)
+    with translate_spark_errors([field.name for field in state.schema.fields]):
+        scan = Scan.of(context.spark, state, files)
+        request = ScanRequest(columns=(), where=where)
+        rows = guarded(scan, _live_rows(scan, request, context.columns))
+        return _matching(context, state, rows, where).count()
 
 
 def _can_count(candidate: Candidate) -> bool:
@@ -154,18 +182,26 @@ def _read_rows(context: Context, state: TableState, request: ScanRequest) -> Dat
         if cut is not None and len(cut.rows):
             inline = inline_frame(context.spark, cut)
             rows = rows.unionByName(inline.select(*map(quoted, rows.columns)))
-        rows = rows.alias(state.alias)
-        if where is not None:
-            text = context.resolve(where, state) if isinstance(where, SqlText) else None
-            condition = where if text is None else expression(text)
-            with of_one_row(f"The condition {str(where)!r}"):
-                rows = rows.filter(condition)
-                _ = rows.schema
+        rows = _matching(context, state, rows, where)
         if columns is not None and names.META_FILE in columns:
             rows = _with_locations(rows, files.candidates)
         rows = selected(rows, _selected_columns(columns, available))
         _ = rows.schema  # over Spark Connect, only this makes Spark analyse it
         return rows if request.limit is None else rows.limit(request.limit)
+
+
+def _matching(
+    context: Context, state: TableState, rows: DataFrame, where: Condition | None
+) -> DataFrame:
+    """The rows for which the condition is TRUE, under the table's alias."""
+    rows = rows.alias(state.alias)
+    if where is None:
+        return rows
+    text = context.resolve(SqlText.of(where), state) if isinstance(where, str) else None
+    with of_one_row(f"The condition {str(where)!r}"):
+        rows = rows.filter(where if text is None else expression(text))
+        _ = rows.schema
+    return rows
 
 
 def _live_rows(scan: Scan, request: ScanRequest, columns: ColumnReader) -> DataFrame:

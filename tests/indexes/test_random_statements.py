@@ -11,7 +11,7 @@ import pytest
 
 from icefloe import Table
 from icefloe.commands.bind import lower_condition
-from icefloe.commands.scan import _count_without_spark
+from icefloe.commands.scan import _count_by_metadata
 from icefloe.pruning.candidates import plan_files
 from icefloe.spark.column_trees import ColumnReader
 from support.indexed_statements import NEW_VALUES, JudgedRows, fill, make_indexed, texts
@@ -58,9 +58,10 @@ def test_reads_by_the_driver(few_files, seed, jobs):
         if lowered.exact_for_rows:
             found = few_files.to_arrow(["id"], condition).column("id").to_pylist()
             assert sorted(found) == expected, condition
-        known = _count_without_spark(few_files._context(), state, condition)
-        counted += known is not None
-        assert known in (None, len(expected)), condition
+        known = _count_by_metadata(few_files._context(), state, condition)
+        if known is not None:
+            counted += not known.uncounted
+            assert few_files.count(condition) == len(expected), condition
     assert counted > len(conditions) // 4
     assert jobs() - before < 10
 

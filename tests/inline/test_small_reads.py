@@ -14,7 +14,7 @@ from pyiceberg.types import DecimalType, DoubleType, LongType
 
 from icefloe import Lake, Table
 from icefloe.commands.local_bind import lower_locally
-from icefloe.commands.scan import ScanRequest, _count_without_spark, _read_few_rows
+from icefloe.commands.scan import ScanRequest, _count_by_metadata, _read_few_rows
 from icefloe.errors import ColumnNotFoundError, StatementError
 from icefloe.metadata.table_state import TableState, state_of
 from support.foreign_files import adopted_file, equality_delete, position_delete, publish
@@ -36,8 +36,9 @@ def few_rows(table: Table, request: ScanRequest) -> pa.Table | None:
 
 
 def counted(table: Table, where: str | None = None) -> int | None:
-    """What is counted without Spark; None if Spark has to count."""
-    return _count_without_spark(table._context(), state(table), where)
+    """What is counted by metadata and the database; None if a file has to be read."""
+    counts = _count_by_metadata(table._context(), state(table), where)
+    return None if counts is None or counts.uncounted else counts.rows
 
 
 def state(table: Table) -> TableState:
