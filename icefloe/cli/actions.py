@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
 import webbrowser
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
+from html import escape
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -180,9 +182,9 @@ def show_page(options: LakeOptions, port: int, *, opens_browser: bool) -> None:
         sys.stdout.write(f"{address}\nCtrl-C stops the page.\n")  # never folded
         sys.stdout.flush()
         if opens_browser:
-            webbrowser.open(address)
+            webbrowser.open(resources.enter_context(_redirect_to(address)).as_uri())
 
-    with options.open_existing() as lake:
+    with ExitStack() as resources, options.open_existing() as lake:
 
         def start_spark() -> SparkSession:
             with redirect_stderr(spark_log()):
@@ -190,6 +192,17 @@ def show_page(options: LakeOptions, port: int, *, opens_browser: bool) -> None:
 
         place = options.catalog or str(options.warehouse)
         serve(lake, place, port, opened, start_spark)
+
+
+@contextmanager
+def _redirect_to(address: str) -> Iterator[Path]:
+    """A file that leads to an address, for this user alone: command lines are seen by all."""
+    with tempfile.NamedTemporaryFile("w", prefix="icefloe-", suffix=".html", delete=False) as file:
+        file.write(f'<meta http-equiv="refresh" content="0; url={escape(address)}">')
+    try:
+        yield Path(file.name)
+    finally:
+        Path(file.name).unlink(missing_ok=True)
 
 
 @contextmanager

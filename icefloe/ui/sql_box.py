@@ -56,6 +56,7 @@ _MOST_CHARACTERS = 2000
 # Functions that call any code of the JVM, or read any file of the server.
 RUN_CODE = ("reflect", "try_reflect", "java_method", "from_protobuf", "to_protobuf")
 _RUN_CODE = re.compile(rf"\b({'|'.join(RUN_CODE)})\b", re.IGNORECASE)
+_INSERT = re.compile(r"\binsert\b", re.IGNORECASE)
 _USING = re.compile(r"\busing\b", re.IGNORECASE)
 _IDENTIFIER = re.compile(r"\bidentifier\s*(\(|/\*|--)", re.IGNORECASE)
 _FILES_BY_PATH = "spark.sql.runSQLOnFiles"
@@ -153,6 +154,8 @@ def read_only(text: str) -> ReadOnly:
     parsed = statements[0].parsed
     _refuse_scripts(text)
     match parsed:
+        case Query() if _INSERT.search(text):
+            raise StatementError("The page is read-only: INSERT is refused, wherever it occurs.")
         case Query() | Explain():
             return parsed
         case Describe() | ShowTables() | ShowNamespaces():

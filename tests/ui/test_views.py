@@ -8,6 +8,7 @@ import subprocess
 import sys
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.types import LongType
 
 from benchmarks.page import large_table
+from icefloe.cli.actions import LakeOptions, show_page
 from icefloe.errors import StatementError, TableNotFoundError
 from icefloe.inspection import timeline as timelines
 from icefloe.inspection.file_health import MOST_TILES
@@ -277,3 +279,25 @@ def test_the_command_needs_a_lake_and_a_free_port(tmp_path, catalog):
     command = [sys.executable, "-m", "icefloe", "ui", "--no-browser", "--port", "1"]
     done = subprocess.run(command, cwd=tmp_path / "lake", capture_output=True, text=True)
     assert "There is no lake in 'lake'" in done.stderr
+
+
+def test_the_browser_gets_the_token_in_a_file_of_the_user(tmp_path, catalog, monkeypatch, capsys):
+    """Not in its command line, which every user of the machine can see."""
+    opened: list[tuple[str, int, str]] = []
+
+    def look(uri: str) -> None:
+        file = Path(uri.removeprefix("file://"))
+        opened.append((uri, file.stat().st_mode & 0o777, file.read_text()))
+
+    def serve(lake, place, port, ready, start_spark):
+        ready("http://127.0.0.1:1/?token=secret&x")
+
+    monkeypatch.setattr("webbrowser.open", look)
+    monkeypatch.setattr("icefloe.ui.server.serve", serve)
+    show_page(LakeOptions(tmp_path / "lake", None), 0, opens_browser=True)
+    [(uri, mode, text)] = opened
+    assert "secret" not in uri
+    assert mode == 0o600
+    assert 'url=http://127.0.0.1:1/?token=secret&amp;x"' in text
+    assert not Path(uri.removeprefix("file://")).exists()
+    assert "http://127.0.0.1:1/?token=secret&x\n" in capsys.readouterr().out
