@@ -68,6 +68,7 @@ test-ui: setup  ## The web page in Chromium, which is installed with apt if it i
 screenshots: setup  ## The same, and the screenshots of docs/ui.md are taken again
 	@scripts/install-chromium
 	ICEFLOE_SCREENSHOTS=docs/images/ui $(PYTEST) -m browser tests/ui
+	pngquant --force --ext .png --quality 80-98 docs/images/ui/*.png
 
 DOCS_VENV := .venv-docs
 

@@ -33,10 +33,10 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-SIZE = {"width": 1240, "height": 800}
+SIZE = {"width": 1200, "height": 760}
 _SQL_S = 120_000  # the first statement starts Spark
 
-Shot = Callable[[str], None]
+Shot = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +98,10 @@ def shot(page: Page, tmp_path: Path) -> Shot:
     folder = Path(os.environ.get("ICEFLOE_SCREENSHOTS") or tmp_path)
     folder.mkdir(parents=True, exist_ok=True)
 
-    def take(name: str) -> None:
-        page.mouse.move(0, 0)
-        page.wait_for_timeout(150)
-        page.screenshot(path=folder / f"{name}.png")
+    def take(name: str, of: Page = page) -> None:
+        of.mouse.move(0, 0)
+        of.wait_for_timeout(150)
+        of.screenshot(path=folder / f"{name}.png")
 
     return take
 
@@ -137,6 +137,14 @@ def test_a_table_is_found_by_typing_its_name(page):
     expect(page.get_by_role("heading", level=1)).to_have_text("ledger")
     page.get_by_role("searchbox").fill("nothing has this name")
     expect(page.locator("#tables")).to_contain_text("No table has this in its name")
+
+
+def test_the_content_is_reached_with_two_keys(page):
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#main")).to_be_focused()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Tables")
 
 
 def test_the_life_of_a_table_is_walked_with_the_arrow_keys(page, shot):
@@ -183,6 +191,9 @@ def test_file_sizes_are_judged_by_the_target(page, shot):
     page.get_by_text("Partitions as a list").click()
     expect(page.get_by_role("region", name="Partitions by bytes")).to_contain_text("small")
     expect(page.locator("#panel")).to_contain_text("are small for the target")
+    page.get_by_text("Partitions as a list").click()
+    page.get_by_role("heading", name="Partitions by bytes").scroll_into_view_if_needed()
+    shot("sizes")
 
 
 def test_a_condition_shows_which_files_it_would_open(page, shot):
@@ -199,12 +210,26 @@ def test_a_condition_shows_which_files_it_would_open(page, shot):
     shot("columns")
 
 
-def test_the_schema_shows_how_it_changed(page):
+def test_tabs_are_walked_with_the_arrow_keys(page):
+    open_table(page, "shop.orders")
+    page.get_by_role("tab", name="Life").focus()
+    for name in ("Files", "Columns"):
+        page.keyboard.press("ArrowRight")
+        expect(page.get_by_role("tab", name=name)).to_be_focused()
+        expect(page.get_by_role("tab", name=name)).to_have_attribute("aria-selected", "true")
+    expect(page.get_by_role("heading", name="How the schema changed")).to_be_visible()
+    page.get_by_role("button", name="Refresh").click()
+    expect(page.get_by_role("heading", name="How the schema changed")).to_be_visible()
+
+
+def test_the_schema_shows_how_it_changed(page, shot):
     open_table(page, "shop.orders", "Columns")
     versions = page.get_by_role("region", name="Versions of the schema").get_by_role("row")
     expect(versions).to_have_count(4)
     expect(versions.nth(1)).to_contain_text("renamed amount to total")
     expect(versions.nth(2)).to_contain_text("added coupon string")
+    versions.nth(3).scroll_into_view_if_needed()
+    shot("schema")
 
 
 def test_upkeep_shows_what_maintenance_would_do(page, shot):
@@ -265,7 +290,7 @@ def test_what_would_write_is_refused(page, shot, address):
     expect(page.get_by_role("region", name="Result")).to_contain_text("13")
 
 
-def test_a_script_in_names_and_data_is_inert(page, folder):
+def test_a_script_in_names_and_data_is_inert(page, folder, shot):
     catalog = open_catalog(folder / "lake", None, {})
     orders(catalog, "other", SCRIPT)
     page.reload()
@@ -277,17 +302,19 @@ def test_a_script_in_names_and_data_is_inert(page, folder):
         expect(page.locator("#panel .skeleton")).to_have_count(0)
     run_sql(page, f"SELECT '{SCRIPT}' AS `{SCRIPT}`, * FROM other.`{SCRIPT}`")
     expect(page.get_by_role("region", name="Result")).to_contain_text(SCRIPT)
+    shot("script")
     assert page.evaluate("typeof window.pwned") == "undefined"
     assert page.locator("img[src=x]").count() == 0
     catalog.drop_table(("other", SCRIPT))
 
 
-def test_without_the_token_the_page_asks_for_it(browser, address, page):
+def test_without_the_token_the_page_asks_for_it(browser, address, page, shot):
     context = browser.new_context(viewport=SIZE)
     stranger = context.new_page()
     stranger.goto(address.partition("?")[0])
     expect(stranger.get_by_role("heading")).to_have_text("This page needs its token")
     assert "orders" not in stranger.content()
+    shot("sign_in", stranger)
     stranger.get_by_label("Address or token").fill("wrong")
     stranger.get_by_role("button", name="Open the page").click()
     expect(stranger.get_by_role("alert")).to_contain_text("missing or wrong")

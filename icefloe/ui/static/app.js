@@ -9,6 +9,7 @@ const main = document.getElementById("main");
 const side = document.getElementById("tables");
 const lake = { tables: [], counts: new Map() };
 let showing = new AbortController();
+let shown = null; // which view, without its tab
 
 // ---------------------------------------------------------------------------------------------
 // Theme: as the system, light or dark
@@ -46,6 +47,7 @@ function mark() {
 
 function route() {
   const [kind, name, tab] = parts();
+  shown = `${kind}/${name}`;
   showing.abort();
   showing = new AbortController();
   hideTip();
@@ -58,21 +60,21 @@ function route() {
   document.title = "icefloe";
   return overview(signal);
 }
-let last = null;
 addEventListener("hashchange", () => {
+  const before = shown;
   route();
-  const view = location.hash.split("/").slice(0, 3).join("/");
-  if (view !== last) { main.focus({ preventScroll: true }); scrollTo(0, 0); }
-  last = view;
+  if (shown !== before) { main.focus({ preventScroll: true }); scrollTo(0, 0); } // but not between tabs
 });
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
+addEventListener("keydown", (event) => { if (event.key === "Escape") hideTip(); });
 
 // ---------------------------------------------------------------------------------------------
 // The list of tables, and the overview
 
 function drawTables() {
   const words = document.getElementById("filter").value.trim().toLowerCase();
-  const shown = lake.tables.filter((name) => name.toLowerCase().includes(words));
-  const spaces = Map.groupBy ? Map.groupBy(shown, spaceOf) : shown.reduce((all, name) => all.set(spaceOf(name), [...(all.get(spaceOf(name)) ?? []), name]), new Map());
+  const found = lake.tables.filter((name) => name.toLowerCase().includes(words));
+  const spaces = Map.groupBy ? Map.groupBy(found, spaceOf) : found.reduce((all, name) => all.set(spaceOf(name), [...(all.get(spaceOf(name)) ?? []), name]), new Map());
   put(side, [...spaces].map(([space, names]) => [
     h("h2", { text: space }),
     h("ul", {}, names.map((name) => {
@@ -83,7 +85,7 @@ function drawTables() {
     })),
   ]).flat());
   mark();
-  if (!shown.length) put(side, h("p", { cls: "empty", text: lake.tables.length ? "No table has this in its name." : "The lake has no table." }));
+  if (!found.length) put(side, h("p", { cls: "empty", text: lake.tables.length ? "No table has this in its name." : "The lake has no table." }));
 }
 const spaceOf = (name) => name.slice(0, Math.max(0, name.lastIndexOf(".")));
 document.getElementById("filter").addEventListener("input", drawTables);

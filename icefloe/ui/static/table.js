@@ -10,9 +10,9 @@ let open = null; // the table on the page, so that another tab keeps its head
 export async function tableView(main, name, tab, signal) {
   const at = TABS[tab] ? tab : "life";
   if (open?.name !== name || !main.contains(open.panel)) {
-    const summary = get("table", { table: name }, signal);
+    const summary = get("table", { table: name }); // not stopped with a view: all of them need it
     const head = h("div", {}, h("p", { cls: "crumb", text: name.slice(0, Math.max(0, name.lastIndexOf("."))) || " " }),
-      h("div", { cls: "title" }, h("h1", { text: name.slice(name.lastIndexOf(".") + 1) }), h("button", { type: "button", cls: "button", text: "Refresh", onclick: () => { open = null; tableView(main, name, location.hash.split("/")[3], signal); } })));
+      h("div", { cls: "title" }, h("h1", { text: name.slice(name.lastIndexOf(".") + 1) }), h("button", { type: "button", cls: "button", text: "Refresh", onclick: () => { open = null; dispatchEvent(new Event("hashchange")); } })));
     const metrics = h("dl", { cls: "card metrics" }, ["Rows", "Data files", "Delete files", "Size", "Snapshots", "Last change"].map((title) => h("div", {}, h("dt", { text: title }), h("dd", { text: "…" }))));
     const tabs = h("div", { cls: "tabs", role: "tablist", "aria-label": "Views of the table" }, Object.entries(TABS).map(([key, [title]]) => h("button", { type: "button", role: "tab", id: `tab-${key}`, "aria-controls": "panel", text: title, onclick: () => { location.hash = `#/table/${encodeURIComponent(name)}/${key}`; } })));
     tabs.addEventListener("keydown", (event) => {
@@ -44,8 +44,7 @@ export async function tableView(main, name, tab, signal) {
     const content = await TABS[at][1](name, summary, signal);
     if (!signal.aborted) put(panel, content);
   } catch (error) {
-    if (signal.aborted || error.name === "AbortError") { open = null; return; }
-    put(panel, alertBox(error.message));
+    if (!signal.aborted) put(panel, alertBox(error.message));
   }
 }
 
