@@ -29,6 +29,7 @@ from icefloe.pruning.conditions import lower
 from icefloe.pruning.file_matcher import FileMatcher
 
 SAMPLE = 400  # files whose bounds are compared for the overview of all columns
+_MOST_COUNTED = 1_000_000  # counts of columns in files; of more files, some stand for all
 _LINES = 160
 _STEPS = 96
 _LEAST_SHARE = 0.3  # of a linear axis that nine tenths of the bounds take
@@ -41,7 +42,6 @@ def columns_overview(state: TableState, files: SnapshotFiles) -> list[dict[str, 
     data = files.data
     step = max(1, len(data) // SAMPLE)
     sample = data[::step]
-    total = sum(live.size for live in data)
     overview = []
     for name, leaf in _bounded(state.schema).items():
         intervals = _intervals(sample, leaf)
@@ -55,11 +55,14 @@ def columns_overview(state: TableState, files: SnapshotFiles) -> list[dict[str, 
             }
         )
     by_column = {column["column"]: column for column in overview}
+    every = max(1, len(data) * len(state.schema.fields) // _MOST_COUNTED)
+    counted = data[::every]
+    total = sum(live.size for live in counted)
     rows = []
     for column in state.schema.fields:
         [ids] = ids_of_columns(state.schema, (column.name,))
-        size = sum((live.file.column_sizes or {}).get(i, 0) for live in data for i in ids)
-        values, nulls = _counts(data, column.field_id)
+        size = sum((live.file.column_sizes or {}).get(i, 0) for live in counted for i in ids)
+        values, nulls = _counts(counted, column.field_id)
         rows.append(
             {
                 "name": column.name,
@@ -67,7 +70,7 @@ def columns_overview(state: TableState, files: SnapshotFiles) -> list[dict[str, 
                 "type": type_text(column.field_type),
                 "required": column.required,
                 "doc": column.doc,
-                "bytes": size,
+                "bytes": size * len(data) // max(1, len(counted)),
                 "share": size / total if total else 0,
                 "nulls": nulls / values if values else None,
                 **{k: v for k, v in by_column.get(column.name, {}).items() if k != "column"},

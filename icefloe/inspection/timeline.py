@@ -7,7 +7,7 @@ from typing import Any
 
 from pyiceberg.schema import Schema, index_by_id
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.types import IcebergType
 
 from icefloe.errors import UnsupportedTableError
@@ -55,7 +55,7 @@ def _snapshot(snapshot: Snapshot, *, current: bool, refs: list[str] | tuple[()])
         "predicate": _predicate(summary),
         "schema": snapshot.schema_id,
         "refs": sorted(refs),
-        **_rows(summary),
+        **_rows(summary, replaces=operation == Operation.REPLACE.value),
         **_costs(summary),
     }
     kept = {name: value for name, value in facts.items() if value not in (None, 0, [])}
@@ -67,7 +67,7 @@ def _predicate(summary: Mapping[str, str]) -> str | None:
     return None if text is None else redacted(text)
 
 
-def _rows(summary: Mapping[str, str]) -> dict[str, int | None]:
+def _rows(summary: Mapping[str, str], *, replaces: bool) -> dict[str, int | None]:
     """Rows by what happened to them; of other engines' snapshots what their files say."""
     own = {
         name: _number(summary, f"{SUMMARY_PREFIX}rows-{name}")
@@ -76,6 +76,8 @@ def _rows(summary: Mapping[str, str]) -> dict[str, int | None]:
     if any(value is not None for value in own.values()):
         return own
     added, removed = _number(summary, "added-records"), _number(summary, "deleted-records")
+    if replaces:  # a compaction, say: the rows of the table stay the same
+        return {"copied": added}
     by_position = _number(summary, "added-position-deletes")
     return {"inserted": added, "deleted": (removed or 0) + (by_position or 0)}
 

@@ -35,7 +35,7 @@ from icefloe.version import __version__
 
 Json: TypeAlias = dict[str, Any]
 _FRESH_S = 1.0  # so long a table's metadata is not read again: one view asks several times
-_MOST_TABLES = 16  # whose facts are held
+_MOST_TABLES = 4  # whose facts are held
 _THREADS = 8
 
 

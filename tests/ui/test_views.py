@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyiceberg.expressions import EqualTo
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.types import LongType
 
 from benchmarks.page import large_table
@@ -20,6 +22,7 @@ from icefloe.cli.actions import LakeOptions, show_page
 from icefloe.errors import StatementError, TableNotFoundError
 from icefloe.inspection import timeline as timelines
 from icefloe.inspection.file_health import MOST_TILES
+from icefloe.metadata.table_state import state_of
 from icefloe.ui.views import LakeViews
 from support.page import orders
 
@@ -80,6 +83,18 @@ def test_a_snapshot_that_was_rolled_back_is_not_in_main(views, catalog):
     table.manage_snapshots().set_current_snapshot(table.snapshots()[0].snapshot_id).commit()
     first, second = facts(views, "timeline")["snapshots"]
     assert (first["current"], second["current"]) == (True, False)
+
+
+def test_a_compaction_of_another_engine_changes_no_row(catalog):
+    state = state_of(orders(catalog), "shop.orders")
+    last = state.metadata.snapshots[-1]
+    summary = Summary(Operation.REPLACE, **{"added-records": "4", "deleted-records": "4"})
+    replaced = last.model_copy(update={"summary": summary})
+    metadata = state.metadata.model_copy(update={"snapshots": [replaced]})
+    (found,) = timelines.timeline(replace(state, metadata=metadata))["snapshots"]
+    assert found["copied"] == 4
+    assert "inserted" not in found
+    assert "deleted" not in found
 
 
 def test_of_a_long_history_the_newest_snapshots_are_shown(views, catalog, monkeypatch):
