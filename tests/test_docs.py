@@ -46,6 +46,7 @@ SLOW_PAGES = {
     "docs/tutorials/erase_a_person.md",
     "docs/tutorials/keep_history.md",
     "docs/tutorials/reload_a_day.md",
+    "docs/concepts/commits.md",
     "docs/concepts/inline_tier.md",
     "docs/concepts/rewrites.md",
     "docs/concepts/statements.md",
