@@ -46,6 +46,7 @@ from icefloe.inline.database import cause_of
 from icefloe.inline.layout import inline_columns
 from icefloe.inline.tier import InlineTier
 from icefloe.maintenance.own_files import purge_table
+from icefloe.metadata.rest_catalog import is_rest, open_rest_catalog
 from icefloe.metadata.table_state import TableState, state_of
 from icefloe.redaction import redacted, register, reveals, scrubbed
 from icefloe.schema.partition_spec import parse_partition_by, parse_sort_by
@@ -431,7 +432,12 @@ def _load(name: str, properties: dict[str, Any]) -> Catalog:
     if connectors_of(given):
         properties = {**properties, PY_IO_IMPL: given.get(PY_IO_IMPL, FILE_IO)}
     try:
-        loaded = load_catalog(name, **properties)
+        given |= properties
+        if is_rest(given):
+            with reading_catalog(f"answer at {given['uri']}"):
+                loaded = open_rest_catalog(name, **given)
+        else:
+            loaded = load_catalog(name, **properties)
         loaded.properties.pop(_INLINE_URI, None)  # files are read without it, also by Spark's tasks
         return loaded
     except Exception as wrong:

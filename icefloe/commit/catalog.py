@@ -20,6 +20,7 @@ from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
     NoSuchTableError,
+    RESTError,
 )
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
@@ -46,6 +47,7 @@ from icefloe.errors import (
     UnsupportedTableError,
 )
 from icefloe.inline.database import cause_of
+from icefloe.metadata.rest_catalog import is_refused, is_refused_for_now
 from icefloe.metadata.table_state import (
     MetadataUpdates,
     TableState,
@@ -56,6 +58,10 @@ from icefloe.redaction import scrubbed
 from icefloe.settings import RetryPolicy
 
 T = TypeVar("T")
+
+
+class CatalogBusyError(LostRaceError):
+    """The catalog provably did not take a commit, and may take it later."""
 
 
 def with_retries(
@@ -130,7 +136,7 @@ def reading_catalog(what: str) -> Iterator[None]:
             yield
     except SQLAlchemyError as error:
         raise StorageError(f"The catalog failed to {what}: {cause_of(error)}.") from error
-    except OSError as error:
+    except (OSError, RESTError) as error:
         raise StorageError(f"The catalog failed to {what}: {error}") from error
 
 
@@ -148,12 +154,13 @@ def changing_catalog(
     try:
         with scrubbed():
             yield
-    except (SQLAlchemyError, OSError) as error:
+    except (SQLAlchemyError, OSError, RESTError) as error:
         landed = _look(catalog, has_landed)
         if landed:
             return
         cause = f"The catalog failed to {what}: {cause_of(error)}."
-        if _is_of_change(error) or (landed is False and _is_over(error)):
+        refused = is_refused(error) or is_refused_for_now(error)
+        if refused or _is_of_change(error) or (landed is False and _is_over(error)):
             raise StorageError(f"{cause} Nothing was changed.") from error
         raise CommitStateUnknownError(
             f"{cause} It may have done so. Look before running it again."
@@ -345,6 +352,10 @@ def settle(
     landed = _has_landed(catalog, name, uuid, landed_in)
     if landed and isinstance(error, Exception):
         return
+    if is_refused_for_now(error):
+        raise CatalogBusyError(str(error)) from error
+    if is_refused(error):
+        raise StorageError(f"The catalog refused a commit of {name}: {error}") from error
     if landed is None or not isinstance(error, Exception):  # Ctrl-C: it may still land
         raise doubt from error
     if isinstance(error, CommitFailedException) or _is_lost_race(error):
@@ -368,6 +379,11 @@ def commit_with_retries(base: TableState, attempt: Callable[[int], T]) -> T:
     """Attempt to commit as the table's retry policy says; a ConflictError after the last."""
     try:
         return with_retries(attempt, base.settings.retry)
+    except CatalogBusyError as busy:
+        raise StorageError(
+            f"The catalog did not take a commit of {base.name} in "
+            f"{base.settings.retry.retries + 1} attempts: {busy}. Nothing was published."
+        ) from busy
     except LostRaceError as lost:
         raise ConflictError(
             f"commit failed after {base.settings.retry.retries + 1} attempts because of concurrent "

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from pyarrow.fs import resolve_s3_region
@@ -18,6 +18,7 @@ from pyarrow.fs import resolve_s3_region
 from icefloe.errors import SetupError, StatementError
 from icefloe.storage.filesystem import BoundedS3FileSystem
 
+N = TypeVar("N", int, float)
 MAX_ATTEMPTS = "icefloe.io.max-attempts"
 CONNECT_TIMEOUT, REQUEST_TIMEOUT = "s3.connect-timeout", "s3.request-timeout"
 _ATTEMPTS, _CONNECT_S, _REQUEST_S = 5, 5.0, 15.0
@@ -70,15 +71,15 @@ class S3Options:
             access_key=first("s3.access-key-id", "client.access-key-id"),
             secret_key=first("s3.secret-access-key", "client.secret-access-key"),
             session_token=first("s3.session-token", "client.session-token"),
-            expires_at_ms=_number(properties, _EXPIRES, int),
+            expires_at_ms=positive(properties, _EXPIRES, int),
             role_arn=first("s3.role-arn", "client.role-arn"),
             role_session=first("s3.role-session-name", "client.role-session-name"),
             anonymous=flag("s3.anonymous"),
             virtual_addressing=flag("s3.force-virtual-addressing"),
             proxy=first("s3.proxy-uri"),
-            attempts=_number(properties, MAX_ATTEMPTS, int) or _ATTEMPTS,
-            connect_timeout_s=_number(properties, CONNECT_TIMEOUT, float) or _CONNECT_S,
-            request_timeout_s=_number(properties, REQUEST_TIMEOUT, float) or _REQUEST_S,
+            attempts=positive(properties, MAX_ATTEMPTS, int) or _ATTEMPTS,
+            connect_timeout_s=positive(properties, CONNECT_TIMEOUT, float) or _CONNECT_S,
+            request_timeout_s=positive(properties, REQUEST_TIMEOUT, float) or _REQUEST_S,
         )
 
     @property
@@ -94,17 +95,17 @@ class S3Options:
         return self.endpoint is not None and not self.virtual_addressing
 
 
-def _number(
-    properties: Mapping[str, Any], name: str, kind: Callable[[Any], float]
-) -> Any:  # int or float, as `kind` makes it
+def positive(properties: Mapping[str, Any], name: str, kind: Callable[[Any], N]) -> N | None:
+    """A number > 0 among properties; None if it is not set."""
     value = properties.get(name)
     if value in (None, ""):
         return None
+    number: N | None
     try:
         number = kind(value)
     except (TypeError, ValueError):
-        number = 0
-    if number <= 0:
+        number = None
+    if number is None or number <= 0:
         raise StatementError(f"Invalid value {value!r} for {name!r}: expected a number > 0")
     return number
 
