@@ -40,11 +40,12 @@ from icefloe.scan.file_keys import FileKeys, refuse_second_names, refuse_unplain
 from icefloe.schema.to_spark import spark_schema, spark_type
 from icefloe.spark import columns
 from icefloe.spark.columns import quote, quoted, selected
+from icefloe.spark.connectors import check_connector
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.frames import frame_of, no_rows
 from icefloe.spark.session import prepare
 from icefloe.storage.locations import spark_uri
-from icefloe.storage.spark_files import file_path, spark_files
+from icefloe.storage.spark_files import connector_of, file_path, spark_files
 
 _KEY_SEQUENCE = f"{columns.PREFIX}key_sequence"
 _KEY_PARTITION = f"{columns.PREFIX}key_partition"
@@ -248,6 +249,8 @@ class Scan:
         with translate_spark_errors():
             prepare(self.spark)
             files = spark_files(self.state.io, paths)
+            if (connector := connector_of(paths[0])) is not None:
+                check_connector(self.spark, connector)
             return (
                 self.spark.read.schema(schema)
                 .option("recursiveFileLookup", "true")

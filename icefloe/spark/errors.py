@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from subprocess import TimeoutExpired
+from typing import Any
 
 from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -30,6 +31,7 @@ from icefloe.errors import (
 )
 from icefloe.redaction import reveals
 from icefloe.spark.session import Holds
+from icefloe.storage.s3 import with_advice
 from icefloe.storage.spark_files import with_plain_schemes
 
 log = logging.getLogger("icefloe")
@@ -50,6 +52,15 @@ _WORKER_IO = re.compile(
     r"^(?:OSError|IOError|Permission\w*|FileExists\w*|FileNotFound\w*|NotADir\w*|IsADir\w*): (.*)$",
     re.MULTILINE,
 )
+# Errors of Hadoop's connector for S3, and what they name.
+_OF_STORE = re.compile(r"software\.amazon\.awssdk|com\.amazonaws|\.s3a\.|\bAWS\w*Exception")
+_IN_STORE = re.compile(r"\bs3a?://\S+")
+_REASON = re.compile(
+    r"(?:SdkClientException|S3Exception|AwsServiceException|StsException): (.+?)"
+    r"(?: \((?:SDK Attempt|Service:)|:null|\n|$)"
+)
+_CODE = re.compile(r"\):([A-Z]\w+): ")  # of S3, as in AccessDenied
+_LONGEST_REASON = 300
 _POSITION = re.compile(r"\(line (\d+), pos (\d+)\)")
 _CARET = re.compile(r"-*\^+")
 _CONDITION = re.compile(r"^\[[\w.]+\] ")
@@ -96,7 +107,8 @@ def translate_task_errors(folder: str) -> Iterator[None]:
             raise
         raise marked from error
     except OSError as failed:
-        raise StorageError(f"Cannot write a file in {folder}: {failed}") from failed
+        reason = with_advice(str(failed))
+        raise StorageError(f"Cannot write a file in {folder}: {reason}") from failed
 
 
 def _silence() -> list[int]:
@@ -220,7 +232,7 @@ def _from_java(error: Py4JJavaError) -> IcefloeError:
             return translated
     shown = _JAVA_CLASS.sub("", text)
     if "FAILED_READ_FILE" in text or "CANNOT_READ_FILE" in text:
-        return StorageError(_short(shown))
+        return StorageError(_with_cause(_short(shown), error.java_exception.getCause()))
     return _unfinished(text, shown)
 
 
@@ -312,7 +324,7 @@ def _parse_error(text: str) -> ParseError:
 
 
 def _storage(
-    _error: Exception, text: str, condition: str, _available: tuple[str, ...]
+    error: Exception, text: str, condition: str, _available: tuple[str, ...]
 ) -> IcefloeError | None:
     if condition == "PATH_NOT_FOUND" or "FileNotFoundException" in text or "FILE_NOT_EXIST" in text:
         path = _MISSING.search(text)
@@ -327,11 +339,36 @@ def _storage(
         return StorageError(f"{damaged[1]}. {RESTORE}")
     if encrypted := _ENCRYPTED.search(text):
         return UnsupportedTableError(f"{encrypted[1]}, which icefloe cannot change.")
-    if failed := _WORKER_IO.search(text):
-        return StorageError(f"A task could not read or write a file: {failed[1]}")
+    if in_task := _WORKER_IO.search(text):
+        reason = with_advice(in_task[1])
+        return StorageError(f"A task could not read or write a file: {reason}")
     if "FAILED_READ_FILE" in condition or "CANNOT_READ_FILE" in condition:
-        return StorageError(_short(text))
+        return StorageError(_with_cause(_short(text), getattr(error, "_cause", None)))
+    if _OF_STORE.search(text) and (place := _IN_STORE.search(text)):
+        named = place[0].rstrip(".:,")
+        return StorageError(f"Spark cannot read {named}: {with_advice(_reason(text))}")
     return None
+
+
+def _with_cause(message: str, cause: Any) -> str:
+    """A message of Spark's with the reason of its cause, which it leaves out.
+
+    A cause is an exception of PySpark's, or one of the JVM's.
+    """
+    message = message.partition("SQLSTATE:")[0].rstrip()
+    reason = ""
+    while cause is not None:
+        is_java = isinstance(cause, JavaObject)
+        reason = _reason(str(cause.toString() if is_java else cause)) or reason
+        cause = cause.getCause() if is_java else getattr(cause, "_cause", None)
+    return with_advice(f"{message} Cause: {with_plain_schemes(reason)}") if reason else message
+
+
+def _reason(text: str) -> str:
+    """What a store answered, without the details of the client's."""
+    message, code = _REASON.search(text), _CODE.search(text)
+    reason = _short(message[1] if message else text)[:_LONGEST_REASON]
+    return f"{code[1]}: {reason}" if code else reason
 
 
 def _proposals(facts: dict[str, str]) -> list[str]:

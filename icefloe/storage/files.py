@@ -21,7 +21,7 @@ from icefloe.errors import RESTORE, StorageError, UnsupportedTableError
 from icefloe.parquet.footer import DamagedFileError, EncryptedFileError
 from icefloe.storage.file_io import StoreFileIO, is_s3
 from icefloe.storage.filesystem import BoundedS3FileSystem, delete_one, new_file
-from icefloe.storage.s3 import Upload, abort_upload, delete_objects, list_uploads
+from icefloe.storage.s3 import Upload, abort_upload, delete_objects, list_uploads, with_advice
 
 log = logging.getLogger("icefloe")
 
@@ -118,7 +118,7 @@ def translate_read_errors(location: str) -> Iterator[None]:
     except EncryptedFileError as encrypted:
         raise UnsupportedTableError(f"{encrypted}, which icefloe cannot read.") from encrypted
     except (OSError, UnicodeError, pa.ArrowException) as failed:
-        raise StorageError(f"Cannot read {location}: {failed}") from failed
+        raise StorageError(f"Cannot read {location}: {with_advice(str(failed))}") from failed
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def translate_write_errors(location: str) -> Iterator[None]:
     try:
         yield
     except OSError as failed:
-        raise StorageError(f"Cannot write {location}: {failed}") from failed
+        raise StorageError(f"Cannot write {location}: {with_advice(str(failed))}") from failed
 
 
 # -------------------------------------------------------------------------------------------------

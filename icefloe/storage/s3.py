@@ -5,6 +5,7 @@ The properties are PyIceberg's, of a catalog, or of a table where a REST catalog
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -163,7 +164,9 @@ def _region(options: S3Options, bucket: str) -> str:
 def s3a_settings(options: S3Options) -> dict[str, str]:
     """Settings of s3a without their prefix, `fs.s3a.` or that of a bucket."""
     settings = {
-        "attempts.maximum": "1",  # of the SDK below s3a, which retries itself
+        "attempts.maximum": "0",  # of the SDK below s3a, which retries itself
+        # The default of Hadoop 3.5 keeps what it read in memory, and has retries of its own.
+        "input.stream.type": "classic",
         "retry.limit": str(options.attempts - 1),
         "retry.interval": "500ms",
         "retry.throttle.limit": str(options.attempts),
@@ -287,6 +290,20 @@ def delete_objects(filesystem: BoundedS3FileSystem, paths: Sequence[str]) -> dic
                 if refused.get("Code") != "NoSuchKey":
                     failed[f"{bucket}/{refused['Key']}"] = f"{refused.get('Message', refused)}"
     return failed
+
+
+_EXPIRED = re.compile(r"ExpiredToken|TokenRefreshRequired|RequestExpired|token \w+ expired")
+
+
+def with_advice(reason: str) -> str:
+    """A store's reason for a failure, and what to do about credentials that ended."""
+    if _EXPIRED.search(reason) is None:
+        return reason
+    return (
+        f"{reason.rstrip('.')}. The credentials ended before the work did. Those that a catalog "
+        "vends are renewed before each job: run the statement again, in smaller parts if one job "
+        "takes longer than they last, or have the catalog vend them for longer"
+    )
 
 
 @contextmanager
