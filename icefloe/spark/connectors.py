@@ -168,6 +168,6 @@ def _missing(session: SparkSession, connector: Connector) -> SetupError:
     return SetupError(
         f"The Spark session has no class for {connector.scheme} ({connector.file_system}), so it "
         "cannot read the table's files. Nothing was written. Jars cannot join a running session: "
-        f"start it with spark.jars.packages = {package}, or let icefloe start one "
-        "(without spark=, after the present session is stopped)."
+        f"start it with spark.jars.packages = {package}. A session that icefloe starts has the "
+        "class if the properties of connect() name the store, with s3.region for example."
     )

@@ -62,7 +62,8 @@ def connectors_of(properties: Mapping[str, str]) -> list[Connector]:
     """The connectors that the properties of a catalog ask for: by a location, or keys for S3."""
     texts = [text for text in properties.values() if isinstance(text, str) and "://" in text]
     named = {c.scheme: c for text in texts if (c := connector_of(text)) is not None}
-    if any(name.startswith("s3.") for name in properties):
+    of_amazon = {str(properties.get("type")), str(properties.get("rest.signing-name"))}
+    if any(name.startswith("s3.") for name in properties) or of_amazon & {"glue", "s3tables"}:
         named[_S3A] = CONNECTORS[_S3A]
     return list(named.values())
 
