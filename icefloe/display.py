@@ -16,7 +16,10 @@ _MOST_VALUES = 20  # of a list in one cell, and of a plan's files
 _LINE = "1px solid rgba(128,128,128,0.4)"
 _STYLE = "border-collapse:collapse;background:transparent;color:inherit;margin:0.3em 0"
 _CELL = f"border:{_LINE};padding:0.15em 0.6em;vertical-align:top"
-_CAPTION = "text-align:left;caption-side:top;color:inherit;font-weight:bold;padding:0.2em 0"
+_CAPTION = (
+    "text-align:left;caption-side:top;white-space:nowrap;color:inherit;font-weight:bold;"
+    "padding:0.2em 0"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,7 +265,8 @@ _PROBE = b"icefloe doctor"
 def probe_folder(io: FileIO, folder: str) -> str:
     """Write, read, list and delete a file in a new folder below `folder`, and leave nothing there.
 
-    Returns what it did; raises a StorageError that names the step which failed.
+    Returns what it did; raises a StorageError that names the step which failed, and what it had to
+    leave if that is deleting.
     """
     inside = f"{folder.rstrip('/')}/icefloe-doctor-{uuid4().hex}"
     location = f"{inside}/probe"
@@ -278,7 +279,10 @@ def probe_folder(io: FileIO, folder: str) -> str:
             listed = [one.relative for one in list_files(io, inside)]
             _expect(listed == ["probe"], f"the new file is not in the listing {listed}")
         with _probing("delete in", folder):
-            io.delete(location)
+            try:
+                io.delete(location)
+            except Exception as refused:
+                raise StorageError(f"{refused}. {location} may be left there") from refused
             _expect(list_files(io, inside) == [], "the deleted file is still listed")
     finally:
         _remove_probe(io, inside)

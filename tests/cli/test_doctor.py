@@ -201,7 +201,10 @@ def test_a_store_that_cannot_delete(tmp_path, monkeypatch):
         raise PermissionError("no DeleteObject")
 
     monkeypatch.setattr(io, "delete", fail)
-    with pytest.raises(StorageError, match=r"Cannot delete in file://.*: no DeleteObject"):
+    with pytest.raises(
+        StorageError,
+        match=r"Cannot delete in file://.*: no DeleteObject\. file://.*/probe may be left",
+    ):
         probe_folder(io, f"file://{tmp_path}")
 
 
