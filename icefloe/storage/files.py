@@ -285,7 +285,7 @@ def probe_folder(io: FileIO, folder: str) -> str:
                 raise StorageError(f"{refused}. {location} may be left there") from refused
             _expect(list_files(io, inside) == [], "the deleted file is still listed")
     finally:
-        _remove_probe(io, inside)
+        _remove_probe(io, inside, location)
     return "a file was written, read, listed and deleted"
 
 
@@ -302,7 +302,10 @@ def _expect(holds: bool, otherwise: str) -> None:
         raise StorageError(otherwise)
 
 
-def _remove_probe(io: FileIO, inside: str) -> None:
-    with suppress(Exception):  # the folder was never created, or the step that failed says why
+def _remove_probe(io: FileIO, inside: str, location: str) -> None:
+    """Delete what is left; the step that failed says why."""
+    with suppress(Exception):
+        io.delete(location)
+    with suppress(Exception):
         root = locate(io, inside)
         root.filesystem.delete_dir(root.path)  # of an object store: every object below it

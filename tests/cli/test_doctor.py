@@ -175,7 +175,7 @@ def test_a_folder_without_a_lake(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("broken", "told"),
     [
-        ("open_output", "Cannot write to file://{}: Cannot write file://"),
+        ("new_file", "Cannot write to file://{}: Cannot write file://"),
         ("open_input", "Cannot read in file://{}: no"),
         ("list_files", "Cannot list file://{}: no"),
     ],
