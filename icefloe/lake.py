@@ -47,6 +47,7 @@ from icefloe.inline.layout import inline_columns
 from icefloe.inline.tier import InlineTier
 from icefloe.maintenance.own_files import purge_table
 from icefloe.metadata.rest_catalog import is_rest, open_rest_catalog
+from icefloe.metadata.sql_catalog import reading_once
 from icefloe.metadata.table_state import TableState, state_of
 from icefloe.redaction import redacted, register, reveals, scrubbed
 from icefloe.schema.partition_spec import parse_partition_by, parse_sort_by
@@ -437,7 +438,7 @@ def _load(name: str, properties: dict[str, Any]) -> Catalog:
             with reading_catalog(f"answer at {given['uri']}"):
                 loaded = open_rest_catalog(name, **given)
         else:
-            loaded = load_catalog(name, **properties)
+            loaded = reading_once(load_catalog(name, **properties))
         loaded.properties.pop(_INLINE_URI, None)  # files are read without it, also by Spark's tasks
         return loaded
     except Exception as wrong:
@@ -456,12 +457,13 @@ def _embedded(folder: Path) -> Catalog:
     folder.mkdir(parents=True, exist_ok=True)
     path, wait = str(folder / "catalog.db"), {"timeout": str(_SQLITE_WAIT_S)}
     database = URL.create("sqlite", database=path, query=wait)
-    return load_catalog(
+    opened = load_catalog(
         EMBEDDED_CATALOG,
         type="sql",
         uri=database.render_as_string(),
         warehouse=local_uri(folder),
     )
+    return reading_once(opened)
 
 
 def _plain(folder: str | Path) -> Path:

@@ -1,0 +1,170 @@
+"""Statements read and write the table's metadata once, however many snapshots it lists."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from icefloe import DmlResult, Lake, Table
+from icefloe.commit.conflicts import ConflictCheck
+from icefloe.commit.publish import Commit
+from icefloe.commit.publish import publish as publish_commit
+from icefloe.errors import StorageError
+from icefloe.file_changes import FileChanges
+from icefloe.metadata import sql_catalog
+from icefloe.metadata.sql_catalog import MetadataFiles
+from icefloe.settings import Isolation
+from support.foreign_files import manifest_entry
+from support.pyiceberg_tables import data_paths, make, open_lake, path_of
+from support.watched_calls import Watch, watching
+
+pytestmark = pytest.mark.requirement("T36")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_held() -> Iterator[None]:
+    sql_catalog.files.clear()
+    yield
+    sql_catalog.files.clear()
+
+
+def history(lake: Lake, name: str, snapshots: int, **properties: str) -> Table:
+    """A table with a file of one row for each snapshot."""
+    table = make(lake, name, 0, **properties)
+    for number in range(1, snapshots):
+        add_file(lake, table, number)
+    return lake.table(f"default.{name}")
+
+
+def add_file(lake: Lake, table: Table, number: int) -> None:
+    """Commit a file of one row, as `append` does."""
+    state = table._state()
+    path = data_paths(table)[0] if number == 1 else path_of(f"{state.data_location}/1.parquet")
+    new = path_of(f"{state.data_location}/{number}.parquet")
+    new.hardlink_to(path)
+    file = manifest_entry(
+        f"file://{new}",
+        spec_id=0,
+        file_size_in_bytes=new.stat().st_size,
+        value_counts={1: 1},
+        null_value_counts={1: 0},
+        lower_bounds={1: number.to_bytes(8, "little")},
+        upper_bounds={1: number.to_bytes(8, "little")},
+    )
+    publish_commit(
+        Commit(
+            lake.catalog,
+            state,
+            f"s{number}",
+            FileChanges(added_data=(file,)),
+            ConflictCheck(Isolation.SERIALIZABLE, None),
+            lambda _removed, _deletes: DmlResult("append"),
+            {},
+            lake.tier,
+        )
+    )
+
+
+def calls_of(run: Callable[[], object]) -> Counter[str]:
+    """How many files of each kind are opened, and what is asked of the catalog's database."""
+    with watching(Watch()) as watch:
+        run()
+    return Counter(filter(None, map(kind_of, watch.calls)))
+
+
+def kind_of(call: str) -> str:
+    action, _, rest = call.partition(" ")
+    if action in ("SELECT", "UPDATE", "COMMIT"):
+        return action
+    if action not in ("read", "create"):
+        return ""
+    name = Path(rest).name
+    kinds = {".metadata.json": "metadata", ".avro": "manifest", ".parquet": "data"}
+    kind = next((kind for end, kind in kinds.items() if name.endswith(end)), "")
+    return f"{action} {'list' if name.startswith('snap-') else kind}" if kind else ""
+
+
+@pytest.mark.parametrize("snapshots", [20, pytest.param(1000, marks=pytest.mark.slow)])
+def test_calls_do_not_grow_with_the_history(tmp_path, snapshots):
+    lake = open_lake(tmp_path / "lake")
+    tables = {size: history(lake, f"t{size}", size) for size in (5, snapshots)}
+    made = {}
+    for size, table in tables.items():
+        sql_catalog.files.clear()
+        table.count()  # manifests are held
+        sql_catalog.files.clear()
+        made[size] = {
+            "count": calls_of(table.count),
+            "count again": calls_of(table.count),
+            "append": calls_of(lambda table=table, size=size: add_file(lake, table, size)),
+            "delete": calls_of(table.delete().where("id = 2").execute),
+        }
+        assert len(table.iceberg.metadata.snapshots) == size + 2
+    short, long = made.values()
+    assert long == short
+    assert short["count"]["read metadata"] == 1
+    assert short["count again"]["read metadata"] == 0
+    for change in ("append", "delete"):
+        assert short[change]["read metadata"] <= 1
+        assert short[change]["create metadata"] == 1
+        assert short[change]["UPDATE"] == 1
+
+
+def test_the_log_of_metadata_files_is_bounded(tmp_path):
+    trimmed = {
+        "write.metadata.previous-versions-max": "3",
+        "write.metadata.delete-after-commit.enabled": "true",
+    }
+    lake = open_lake(tmp_path / "lake")
+    table = history(lake, "t", 12, **trimmed)
+    assert len(table.iceberg.metadata.metadata_log) == 3
+    assert len(list((tmp_path / "lake").rglob("*.metadata.json"))) == 4
+    assert table.count() == 12
+
+
+def test_another_writer_is_seen_at_once(tmp_path):
+    one, other = open_lake(tmp_path / "lake"), open_lake(tmp_path / "lake")
+    table = history(one, "t", 3)
+    seen = other.table("default.t")
+    assert seen.count() == 3
+    add_file(one, table, 3)
+    assert (seen.count(), table.count()) == (4, 4)
+    one.drop_table("default.t")
+    again = make(one, "t", 7)
+    assert (again.count(), other.table("default.t").count()) == (1, 1)
+
+
+def test_a_metadata_file_that_was_replaced_is_read_again(tmp_path):
+    lake = open_lake(tmp_path / "lake")
+    table = history(lake, "t", 3)
+    assert table.count() == 3
+    path = path_of(table.iceberg.metadata_location)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    with pytest.raises(StorageError, match=f"{path.name} of t is damaged: Invalid JSON"):
+        table.count()
+    path.unlink()
+    with pytest.raises(StorageError):
+        table.count()
+    path.write_bytes(whole)
+    assert table.count() == 3
+
+
+def test_few_bytes_of_metadata_are_held(tmp_path, monkeypatch):
+    monkeypatch.setattr(sql_catalog, "MOST_BYTES", 100)
+    table = history(open_lake(tmp_path / "lake"), "t", 2)
+    assert (table.count(), sql_catalog.files.bytes) == (2, 0)
+    metadata, held = table.iceberg.metadata, MetadataFiles()
+    for name in "abcd":
+        held.put(name, 40, metadata)
+    assert held.bytes == 80
+    assert [held.get(name, 40) is metadata for name in "abcd"] == [False, False, True, True]
+    held.get("c", 40)
+    held.put("e", 40, metadata)
+    assert [held.get(name, 40) is metadata for name in "cde"] == [True, False, True]
+    assert held.get("c", 41) is None
+    held.put("c", 101, metadata)
+    assert (held.bytes, held.get("c", 101)) == (40, None)
