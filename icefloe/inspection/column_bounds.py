@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -15,6 +15,7 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import PrimitiveType
 
@@ -58,11 +59,12 @@ def columns_overview(state: TableState, files: SnapshotFiles) -> list[dict[str, 
     every = max(1, len(data) * len(state.schema.fields) // _MOST_COUNTED)
     counted = data[::every]
     total = sum(live.size for live in counted)
+    columns_of = _columns_of_snapshots(state.metadata)
     rows = []
     for column in state.schema.fields:
         [ids] = ids_of_columns(state.schema, (column.name,))
         size = sum((live.file.column_sizes or {}).get(i, 0) for live in counted for i in ids)
-        values, nulls = _counts(counted, column.field_id)
+        values, nulls = _counts(counted, column.field_id, columns_of)
         rows.append(
             {
                 "name": column.name,
@@ -79,12 +81,33 @@ def columns_overview(state: TableState, files: SnapshotFiles) -> list[dict[str, 
     return rows
 
 
-def _counts(data: Sequence[LiveFile], field_id: int) -> tuple[int, int]:
+def _counts(
+    data: Sequence[LiveFile], field_id: int, columns_of: Mapping[int | None, Set[int]]
+) -> tuple[int, int]:
+    """The values of a column and the NULLs among them, without files that do not count them.
+
+    A file that was written before the column was added has NULL in every row.
+    """
     values = nulls = 0
     for live in data:
-        values += (live.file.value_counts or {}).get(field_id, 0)
-        nulls += (live.file.null_value_counts or {}).get(field_id, 0)
+        count = (live.file.value_counts or {}).get(field_id)
+        if count is not None:
+            values += count
+            nulls += (live.file.null_value_counts or {}).get(field_id, 0)
+        elif field_id not in columns_of.get(live.snapshot_id, {field_id}):
+            values += live.rows
+            nulls += live.rows
     return values, nulls
+
+
+def _columns_of_snapshots(metadata: TableMetadata) -> dict[int | None, Set[int]]:
+    """The ids of the columns that the table had in each snapshot, as far as that is known."""
+    schemas = {schema.schema_id: frozenset(schema.field_ids) for schema in metadata.schemas}
+    return {
+        snapshot.snapshot_id: schemas[snapshot.schema_id]
+        for snapshot in metadata.snapshots
+        if snapshot.schema_id in schemas
+    }
 
 
 def _bounded(schema: Schema) -> dict[str, Leaf]:

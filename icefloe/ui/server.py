@@ -86,7 +86,7 @@ class Gate:
         origin = headers.get("origin")
         if origin is not None and origin != f"http://{headers['host']}":
             return _error(403, "Requests of other pages are refused.")
-        if not scope["path"].startswith("/api/"):
+        if scope["path"] == "/" or scope["path"].startswith("/static/"):
             return None
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return _error(403, "Requests of other pages are refused.")

@@ -71,7 +71,7 @@ def _orders(lake: Lake) -> None:
         "shop.orders",
         "id BIGINT NOT NULL, region STRING, day DATE, status STRING, amount DECIMAL(10,2)",
         partition_by=["region", "month(day)"],
-        properties={"write.target-file-size-bytes": 65_536},
+        properties={"write.target-file-size-bytes": 26_000},
     )
     first = 1
     for month, sizes in ((1, (9000, 2500, 400)), (2, (8000, 2000)), (3, (9500, 3000, 300))):

@@ -262,6 +262,16 @@ def test_a_query_shows_its_rows(page, shot):
     expect(page.get_by_role("heading", name="The first 200 rows")).to_be_visible()
 
 
+def test_a_table_leads_to_a_query_of_it(page):
+    open_table(page, "shop.clicks")
+    page.get_by_role("link", name="Query", exact=True).click()
+    expect(page.get_by_role("textbox", name="Statement")).to_have_value(
+        "SELECT * FROM shop.clicks LIMIT 50"
+    )
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_role("heading", name="50 rows")).to_be_visible(timeout=_SQL_S)
+
+
 def test_explain_is_drawn_as_a_plan(page, shot):
     run_sql(
         page,
@@ -322,6 +332,27 @@ def test_without_the_token_the_page_asks_for_it(browser, address, page, shot):
     stranger.get_by_role("button", name="Open the page").click()
     expect(stranger.get_by_role("navigation", name="Tables")).to_contain_text("orders")
     context.close()
+
+
+def test_a_narrow_window_needs_no_scrolling_to_the_side(page):
+    page.set_viewport_size({"width": 400, "height": 800})
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    for tab in ("Life", "Files", "Columns", "Upkeep", "Details"):
+        open_table(page, "shop.orders", tab)
+        assert page.evaluate(wide) == 0, tab
+
+
+@pytest.mark.parametrize("view", ["life", "files", "columns", "upkeep", "details"])
+def test_nothing_moves_while_a_view_is_loaded(page, address, view):
+    page.add_init_script(
+        "window.moved = 0; new PerformanceObserver((list) => {"
+        " for (const shift of list.getEntries()) window.moved += shift.value;"
+        "}).observe({ type: 'layout-shift', buffered: true })"
+    )
+    page.goto(f"{address}#/table/shop.orders/{view}")
+    expect(page.locator("#panel .skeleton")).to_have_count(0)
+    page.wait_for_timeout(300)
+    assert page.evaluate("window.moved") < 0.02
 
 
 @pytest.mark.parametrize("scheme", ["dark"])

@@ -28,7 +28,7 @@ FACTS = (
 
 
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wrong"}, {"authorization": ""}])
-@pytest.mark.parametrize("path", FACTS)
+@pytest.mark.parametrize("path", [*FACTS, "/none", "/API/lake", "//api/lake", "/api%2Flake"])
 def test_facts_need_the_token(shop_client, path, headers):
     del shop_client.headers["authorization"]
     answer = shop_client.get(path, headers=headers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
+import socket
 import sys
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -13,12 +13,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from click.testing import Result
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.types import LongType
+from typer.testing import CliRunner
 
 from benchmarks.page import large_table
 from icefloe.cli.actions import LakeOptions, show_page
+from icefloe.cli.app import app
 from icefloe.errors import StatementError, TableNotFoundError
 from icefloe.inspection import timeline as timelines
 from icefloe.inspection.file_health import MOST_TILES
@@ -159,6 +162,16 @@ def test_the_evolution_names_what_happened_to_each_column(views, catalog):
     assert [spec["fields"] for spec in specs] == [[], ["region"]]
 
 
+def test_files_from_before_a_column_count_as_null(views, catalog):
+    table = orders(catalog)
+    with table.update_schema() as update:
+        update.add_column("n", LongType())
+    table.append(pa.table({"id": [5], "region": ["us"], "n": [1]}))
+    columns = {one["name"]: one for one in facts(views, "columns")["columns"]}
+    assert columns["n"]["nulls"] == pytest.approx(4 / 5)
+    assert columns["id"]["nulls"] == 0
+
+
 def test_a_condition_opens_the_files_that_metadata_does_not_rule_out(views, catalog):
     orders(catalog)
     found = facts(views, "opened", "region = 'us' AND id = 9")
@@ -262,6 +275,7 @@ def test_facts_are_computed_once_for_each_version_of_a_table(views, catalog):
     assert facts(views, "files", None)["total"]["files"] == 4
 
 
+@pytest.mark.slow
 def test_of_a_large_table_the_page_gets_aggregates(views, catalog):
     """Of 3,000 files and 1,200 snapshots; each answer is small enough to draw at once."""
     large_table(catalog, "shop.orders", files=3000, snapshots=1200)
@@ -281,19 +295,29 @@ def test_of_a_large_table_the_page_gets_aggregates(views, catalog):
     assert all(size < 300 * 1200 for size in sizes.values()), sizes
 
 
-def test_the_command_says_which_package_is_missing(tmp_path):
-    code = "import sys; sys.modules['uvicorn'] = None; sys.argv = ['icefloe', 'ui']; from icefloe.cli.app import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    assert "'uvicorn', which is not installed here: pip install 'icefloe[ui]'" in done.stderr
+def invoke(folder: Path, *options: str) -> Result:
+    command = ["--warehouse", str(folder), "ui", "--no-browser", *options]
+    return CliRunner().invoke(app, command)
+
+
+def test_the_command_says_which_package_is_missing(tmp_path, catalog, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "icefloe.ui.server", raising=False)
+    done = invoke(tmp_path / "lake")
+    assert done.exit_code == 1
+    message = " ".join(done.stderr.split())
+    assert "'uvicorn', which is not installed here: pip install 'icefloe[ui]'" in message
 
 
 def test_the_command_needs_a_lake_and_a_free_port(tmp_path, catalog):
-    command = [sys.executable, "-m", "icefloe", "ui", "--no-browser", "--port", "1"]
-    done = subprocess.run(command, cwd=tmp_path / "lake", capture_output=True, text=True)
-    assert "There is no lake in 'lake'" in done.stderr
+    assert "There is no lake in" in invoke(tmp_path / "none").stderr
+    assert not (tmp_path / "none").exists()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = invoke(tmp_path / "lake", "--port", str(port))
+    assert done.exit_code == 1
+    assert f"Port {port} cannot be used" in done.stderr
+    assert invoke(tmp_path / "lake", "--port", "99999").exit_code == 2
 
 
 def test_the_browser_gets_the_token_in_a_file_of_the_user(tmp_path, catalog, monkeypatch, capsys):

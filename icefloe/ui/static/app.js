@@ -56,7 +56,7 @@ function route() {
   mark();
   const signal = showing.signal;
   if (kind === "table" && name) { document.title = `${name} · icefloe`; return tableView(main, name, tab, signal); }
-  if (kind === "sql") { document.title = "SQL · icefloe"; return sqlView(main, lake.tables, name); }
+  if (kind === "sql") { shown = "sql"; document.title = "SQL · icefloe"; return sqlView(main, lake.tables, name); }
   document.title = "icefloe";
   return overview(signal);
 }

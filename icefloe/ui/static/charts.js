@@ -130,7 +130,7 @@ export function squarify(items, width, height) {
 
 export const density = (one) => (one.rows ? one.deleted / one.rows : 0);
 const shade = (one) => Math.min(1, Math.sqrt(density(one)) * 1.1 + (one.equality ? 0.2 : 0));
-const OFF = "color-mix(in oklab, var(--gold) 38%, var(--gold-wash))";
+const OFF = "var(--off)";
 const HEALTH = [["var(--ice)", "near the target size"], ["var(--gold-wash)", "some small or large"], [OFF, "all small or large"]];
 
 function colourOf(one, by) {

@@ -12,7 +12,7 @@ export async function tableView(main, name, tab, signal) {
   if (open?.name !== name || !main.contains(open.panel)) {
     const summary = get("table", { table: name }); // not stopped with a view: all of them need it
     const head = h("div", {}, h("p", { cls: "crumb", text: name.slice(0, Math.max(0, name.lastIndexOf("."))) || " " }),
-      h("div", { cls: "title" }, h("h1", { text: name.slice(name.lastIndexOf(".") + 1) }), h("button", { type: "button", cls: "button", text: "Refresh", onclick: () => { open = null; dispatchEvent(new Event("hashchange")); } })));
+      h("div", { cls: "title" }, h("h1", { text: name.slice(name.lastIndexOf(".") + 1) }), h("div", { cls: "row" }, h("a", { cls: "button", href: `#/sql/${encodeURIComponent(name)}`, text: "Query" }), h("button", { type: "button", cls: "button", text: "Refresh", onclick: () => { open = null; dispatchEvent(new Event("hashchange")); } }))));
     const metrics = h("dl", { cls: "card metrics" }, ["Rows", "Data files", "Delete files", "Size", "Snapshots", "Last change"].map((title) => h("div", {}, h("dt", { text: title }), h("dd", { text: "…" }))));
     const tabs = h("div", { cls: "tabs", role: "tablist", "aria-label": "Views of the table" }, Object.entries(TABS).map(([key, [title]]) => h("button", { type: "button", role: "tab", id: `tab-${key}`, "aria-controls": "panel", text: title, onclick: () => { location.hash = `#/table/${encodeURIComponent(name)}/${key}`; } })));
     tabs.addEventListener("keydown", (event) => {
@@ -214,12 +214,12 @@ async function columnsTab(name, summary, signal) {
     chart,
     h("div", { cls: "card" }, h("h2", { text: "Columns" }), grid([
       { title: "Column", head: true, cell: (one) => one.name },
-      { title: "Type", cls: "mono wrap", cell: (one) => one.type },
+      { title: "Type", cls: "mono", cell: (one) => one.type },
       { title: "", cell: (one) => (one.required ? pill("required") : "") },
       { title: "Bytes", cell: (one) => h("span", { cls: "with-meter" }, h("span", { text: bytes(one.bytes) }), meter(one.share)) },
       { title: "NULLs", num: true, cell: (one) => (one.nulls === null ? h("span", { cls: "faint", text: "unknown" }) : percent(one.nulls)) },
       { title: "An equality opens", cell: (one) => (one.opened === undefined || one.opened === null ? h("span", { cls: "faint", text: "no bounds" }) : h("span", { cls: "with-meter" }, h("span", { text: percent(one.opened) }), meter(one.opened, one.opened > 0.5 ? "var(--rust)" : "var(--teal)"))) },
-      { title: "Comment", cls: "wrap", cell: (one) => one.doc ?? "" },
+      ...(data.columns.some((one) => one.doc) ? [{ title: "Comment", cls: "wrap", cell: (one) => one.doc ?? "" }] : []),
     ], data.columns, { caption: "Columns" })),
     h("div", { cls: "card" }, h("h2", { text: "How the schema changed" }), grid([
       { title: "Version", cell: (one) => h("span", { cls: "row" }, `${one.id}`, one.current ? pill("current", "good") : null) },
