@@ -236,7 +236,7 @@ def test_upkeep_shows_what_maintenance_would_do(page, shot):
     open_table(page, "shop.orders", "Upkeep")
     compact = page.get_by_role("region", name="Compact")
     expect(compact).to_contain_text("worth it")
-    expect(compact).to_contain_text("12 data files")
+    expect(compact).to_contain_text(re.compile(r"41→\d+ data files"))
     expect(page.get_by_role("region", name="Indexes")).to_contain_text("by_id")
     shot("upkeep")
     open_table(page, "finance.ledger", "Upkeep")
@@ -339,7 +339,7 @@ def test_a_narrow_window_needs_no_scrolling_to_the_side(page):
     wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     for tab in ("Life", "Files", "Columns", "Upkeep", "Details"):
         open_table(page, "shop.orders", tab)
-        assert page.evaluate(wide) == 0, tab
+        assert page.evaluate(wide) <= 0, tab
 
 
 @pytest.mark.parametrize("view", ["life", "files", "columns", "upkeep", "details"])

@@ -115,7 +115,7 @@ function snapshotTable(rows, caption, options = {}) {
     { title: "Files", num: true, cell: (one) => both(one.files_added, one.files_removed) },
     { title: "Delete files", num: true, cell: (one) => both(one.deletes_added, one.deletes_removed) },
     { title: "Written", num: true, cell: (one) => bytes(one.bytes_added ?? 0) },
-    { title: "Snapshot", cls: "mono", cell: (one) => one.id },
+    { title: "Snapshot", cls: "mono at", cell: (one) => one.id },
   ], rows, { caption, tall: true, ...options });
 }
 
