@@ -25,7 +25,7 @@ from typer.testing import CliRunner, Result
 import icefloe
 from icefloe.cli import doctor, lake_checks
 from icefloe.cli.app import app
-from icefloe.cli.doctor import PYTHONS, Status, Target, run_check
+from icefloe.cli.doctor import Status, run_check
 from icefloe.errors import SetupError, StorageError
 from icefloe.inline import database as databases
 from icefloe.spark import environment
@@ -33,8 +33,6 @@ from icefloe.storage.files import probe_folder
 from support.cli import run
 from support.pyiceberg_tables import make, open_lake, stored
 from support.rest_catalog import running_catalog
-
-ROOT = Path(__file__).parents[2]
 
 
 def checks(result: Result) -> dict[str, tuple[str, str]]:
@@ -307,15 +305,3 @@ def test_secrets_are_masked(configure):
     done = CliRunner().invoke(app, ["--catalog", "prod", "doctor", "--no-spark"])
     assert done.exit_code == 1
     assert "Zm4rk-pass" not in done.stdout + done.stderr
-
-
-def test_the_versions_of_python_are_those_that_are_declared():
-    text = (ROOT / "pyproject.toml").read_text()
-    declared = re.findall(r"Programming Language :: Python :: (\d+)\.(\d+)", text)
-    assert tuple((int(a), int(b)) for a, b in declared) == PYTHONS
-    (least, below) = re.findall(r'requires-python = ">=3\.(\d+),<3\.(\d+)"', text)[0]
-    assert (int(least), int(below) - 1) == (PYTHONS[0][1], PYTHONS[-1][1])
-
-
-def test_a_target_has_its_default(folder):
-    assert list(doctor.all_checks(Target(folder, None, is_named=True), start_spark=False))
