@@ -51,6 +51,7 @@ from icefloe.results import (
 )
 from icefloe.schema.to_spark import spark_schema
 from icefloe.settings import UpdateKind
+from icefloe.spark.progress import show_step
 from icefloe.statements import (
     Condition,
     MergeStatement,
@@ -397,7 +398,8 @@ class Table:
         of each branch are retained.
         """
         state = current_state(self._context())  # while the files of its deleted rows are there
-        result = expire_snapshots(self._lake.catalog, state, older_than, retain_last)
+        with show_step("expiring snapshots"):
+            result = expire_snapshots(self._lake.catalog, state, older_than, retain_last)
         self._lake.tier.remove_keys(state, older_than)
         return result
 
@@ -420,13 +422,15 @@ class Table:
         named = (folders,) if isinstance(folders, str) else tuple(folders)
         search = OrphanSearch(older_than, dry_run, allow_recent, named)
         catalog, state = self._lake.catalog, self._state()
-        result = remove_orphans(catalog, lambda: self.iceberg, state, search)
+        with show_step("searching for orphans"):
+            result = remove_orphans(catalog, lambda: self.iceberg, state, search)
         dropped = remove_dropped_tables(self._lake.tier, state, dry_run=dry_run)
         return replace(result, inline_tables=dropped)
 
     def rewrite_manifests(self) -> RewriteManifestsResult:
         """List the same files in fewer manifests, files of one partition together."""
-        return rewrite_manifests(self._lake.catalog, self._state())
+        with show_step("rewriting manifests"):
+            return rewrite_manifests(self._lake.catalog, self._state())
 
     # Internal
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -82,10 +84,37 @@ class CellProgress:
         bar, started = _Bar(self._shell), monotonic()
         wait = SHOW_AFTER_S
         while not stopped.wait(wait):
-            done, total = _tasks_of(SparkContext._active_spark_context)
-            bar.show(done, total, monotonic() - started)
+            bar.show(_current_step(), monotonic() - started)
             wait = REFRESH_S
-        bar.show(0, 0, 0)
+        bar.show(_Step(), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What goes on, and its bar."""
+
+    text: str = ""
+    bar: str = "<progress></progress>"  # which has no end yet
+
+
+_without_spark: list[str] = []  # what runs without Spark jobs, the latest last
+
+
+@contextmanager
+def show_step(text: str) -> Iterator[None]:
+    """Have notebooks show what the block does where no Spark job runs."""
+    _without_spark.append(text)
+    try:
+        yield
+    finally:
+        _without_spark.remove(text)
+
+
+def _current_step() -> _Step:
+    done, total = _tasks_of(SparkContext._active_spark_context)
+    if total:
+        return _Step(f"{done}/{total} tasks", f'<progress value="{done}" max="{total}"></progress>')
+    return _Step(next(reversed(_without_spark), ""))
 
 
 class _Bar:
@@ -97,12 +126,12 @@ class _Bar:
         self._shown = False  # whether the cell has the output
         self._text = ""
 
-    def show(self, done: int, total: int, seconds: float) -> None:
-        """Show so many tasks; without any, nothing."""
-        text = f"{done}/{total} tasks, {seconds:.0f} s" if total else ""
+    def show(self, step: _Step, seconds: float) -> None:
+        """Show what goes on; without anything, nothing."""
+        text = f"{step.text}, {seconds:.0f} s" if step.text else ""
         if text == self._text:
             return
-        html = f'<progress value="{done}" max="{total}"></progress> {text}' if text else ""
+        html = f"{step.bar} {text}" if text else ""
         data = {"text/plain": text, "text/html": html}
         self._publish(data, {}, transient=self._transient, update=self._shown)
         self._text, self._shown = text, True

@@ -327,20 +327,21 @@ def test_the_extension_can_be_unloaded(shell):
 
 
 class _Publisher:
-    """Keeps what a cell shows, and says when it shows so many outputs."""
+    """Keeps what a cell shows, and says when there are so many outputs."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 2) -> None:
+        self.most = most
         self.outputs: list[tuple[str, bool]] = []
         self.ids: set[str] = set()
-        self.has_two = Event()
+        self.is_full = Event()
 
     def publish(
         self, data: dict[str, str], metadata: object, *, transient: dict[str, str], update: bool
     ) -> None:
         self.outputs.append((data["text/html"], update))
         self.ids.add(transient["display_id"])
-        if len(self.outputs) == 2:
-            self.has_two.set()
+        if len(self.outputs) == self.most:
+            self.is_full.set()
 
 
 @pytest.fixture
@@ -357,7 +358,7 @@ def test_a_cell_shows_one_bar_that_moves_and_disappears(quick_progress):
     publisher = _Publisher()
     cells = CellProgress(SimpleNamespace(display_pub=publisher))
     cells.start()
-    assert publisher.has_two.wait(30)
+    assert publisher.is_full.wait(30)
     cells.stop()
     assert publisher.outputs == [
         ('<progress value="3" max="8"></progress> 3/8 tasks, 0 s', False),
@@ -365,6 +366,32 @@ def test_a_cell_shows_one_bar_that_moves_and_disappears(quick_progress):
         ("", True),
     ]
     assert len(publisher.ids) == 1
+
+
+def test_maintenance_without_spark_jobs_is_shown_by_its_name(tmp_path, monkeypatch):
+    """The bar has no end: nobody knows how long it takes."""
+    monkeypatch.setattr(progress, "SHOW_AFTER_S", 0.001)
+    monkeypatch.setattr(progress, "REFRESH_S", 0.001)
+    monkeypatch.setattr(progress, "_tasks_of", lambda _context: (0, 0))
+    monkeypatch.setattr(progress, "monotonic", lambda: 0.0)
+    publisher, shown = _Publisher(1), []
+
+    def wait_for_bar(*_arguments: object) -> ExpireResult:
+        shown.append(publisher.is_full.wait(30))
+        return ExpireResult()
+
+    monkeypatch.setattr("icefloe.table.expire_snapshots", wait_for_bar)
+    with open_lake(tmp_path / "lake") as lake:
+        table = make(lake, "orders", 1)
+        cells = CellProgress(SimpleNamespace(display_pub=publisher))
+        cells.start()
+        table.expire_snapshots()
+        cells.stop()
+    assert shown == [True]
+    assert publisher.outputs == [
+        ("<progress></progress> expiring snapshots, 0 s", False),
+        ("", True),
+    ]
 
 
 def test_a_quick_cell_shows_nothing(monkeypatch):
@@ -385,7 +412,7 @@ def test_progress_is_shown_in_a_notebook_alone(shell, quick_progress, monkeypatc
     monkeypatch.setattr(shell, "kernel", object(), raising=False)
     progress.show_in_notebook()
     assert progress._cells is not None
-    assert publisher.has_two.wait(30)
+    assert publisher.is_full.wait(30)
     progress.switch(on=False)
     progress.show_in_notebook()
     assert progress._cells is None  # it was switched off
