@@ -76,10 +76,11 @@ def session_settings(connectors: Iterable[Connector]) -> dict[str, str]:
     if sdk := _SDK.get(version):
         packages += [f"software.amazon.awssdk:{module}:{sdk}" for module in _SDK_MODULES]
         excludes = ["software.amazon.awssdk:bundle", *_OF_SPARK]
-    return {
+    settings = {
         _PACKAGES: ",".join([*_configured(_PACKAGES), *packages]),
         _EXCLUDES: ",".join([*_configured(_EXCLUDES), *excludes]),
     }
+    return {name: value for name, value in settings.items() if value}
 
 
 def remember_download(session: SparkSession, settings: dict[str, str]) -> None:

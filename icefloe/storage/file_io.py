@@ -10,6 +10,7 @@ import io
 import logging
 import re
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
@@ -33,6 +34,10 @@ FILE_IO = f"{__name__}.StoreFileIO"
 S3_SCHEMES = ("s3", "s3a", "s3n")
 _UNIQUE = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _KEPT_S = 300  # how long credentials are used whose end is not known
+# Read by every statement: manifest lists, metadata, delete files. Manifests are held decoded.
+_HELD = re.compile(r"^snap-.*\.avro$|\.metadata\.json$|-deletes\.parquet$")
+_HOLDS = "io.manifest.cache-enabled"
+_HELD_BYTES = 32 << 20
 _LARGE = (".parquet", ".orc", ".puffin", ".stats")  # of which a part may be read
 _TAIL_BYTES = 1 << 16  # read first: the footer of a file is at its end, and may be all that is read
 _WHOLE_BYTES = 1 << 20  # files up to this size are read with one request
@@ -114,9 +119,21 @@ class StoreFileIO(PyArrowFileIO):
         scheme, bucket, path = self.parse_location(location, self.properties)
         if scheme not in S3_SCHEMES:
             return None
-        if (client := filesystem_of(self.options, bucket).client) is None:
+        options = self.options
+        if (client := filesystem_of(options, bucket).client) is None:
             return None
-        return ObjectReader(client, bucket, path.removeprefix(f"{bucket}/"), size)
+        holds = self._holds(location)
+        held = objects.get((options, path)) if holds else None
+        reader = ObjectReader(client, bucket, path.removeprefix(f"{bucket}/"), size, held)
+        if holds and reader.is_whole:
+            objects.put((options, path), reader.read_whole())
+        return reader
+
+    def _holds(self, location: str) -> bool:
+        """Whether the content of a file is held in memory: of one that never changes."""
+        name = location.rpartition("/")[2]
+        enabled = str(self.properties.get(_HOLDS, "true")).strip().lower() != "false"
+        return enabled and _HELD.search(name) is not None and _UNIQUE.search(name) is not None
 
     def read_object(self, location: str) -> bytes | None:
         """All bytes of an object, with one request; None where PyArrow has to read it."""
@@ -170,6 +187,37 @@ def io_of(table: IcebergTable) -> FileIO:
     return given
 
 
+class HeldObjects:
+    """Contents of small objects of this process, by what they are reached with and their path.
+
+    The least recently used go first.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._bytes, self._lock = limit, 0, Lock()
+        self._held: OrderedDict[tuple[S3Options, str], bytes] = OrderedDict()
+
+    def get(self, key: tuple[S3Options, str]) -> bytes | None:
+        """The content of an object, if it is held."""
+        with self._lock:
+            if key in self._held:
+                self._held.move_to_end(key)
+            return self._held.get(key)
+
+    def put(self, key: tuple[S3Options, str], content: bytes) -> None:
+        """Hold the content of an object that is small."""
+        if len(content) > _WHOLE_BYTES:
+            return
+        with self._lock:
+            self._bytes += len(content) - len(self._held.pop(key, b""))
+            self._held[key] = content
+            while self._bytes > self._limit:
+                self._bytes -= len(self._held.popitem(last=False)[1])
+
+
+objects = HeldObjects(_HELD_BYTES)
+
+
 class StoreFile(PyArrowFile):
     """An object, read as a whole where it is read from its start, and written with few requests."""
 
@@ -195,10 +243,14 @@ class StoreFile(PyArrowFile):
 class ObjectReader(io.RawIOBase):
     """An object for random access: its end is read first, and as a whole if it is small."""
 
-    def __init__(self, client: Any, bucket: str, key: str, size: int | None) -> None:
+    def __init__(
+        self, client: Any, bucket: str, key: str, size: int | None, content: bytes | None = None
+    ) -> None:
         self._client, self._bucket, self._key = client, bucket, key
         self._at = 0
-        if size is not None and size <= _WHOLE_BYTES:
+        if content is not None:
+            self._tail, self._size = content, len(content)
+        elif size is not None and size <= _WHOLE_BYTES:
             self._tail, self._size = self._get(None)
         else:
             self._tail, self._size = self._get(f"bytes=-{_TAIL_BYTES}")
@@ -212,9 +264,14 @@ class ObjectReader(io.RawIOBase):
         total = str(reply.get("ContentRange", "")).rpartition("/")[2]
         return data, int(total) if total.isdigit() else len(data)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all bytes are in memory."""
+        return len(self._tail) == self._size
+
     def read_whole(self) -> bytes:
         """All bytes."""
-        return self._tail if len(self._tail) == self._size else self._get(None)[0]
+        return self._tail if self.is_whole else self._get(None)[0]
 
     def read(self, size: int = -1) -> bytes:
         """Bytes from the position."""

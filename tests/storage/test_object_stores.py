@@ -5,6 +5,7 @@ from __future__ import annotations
 import io as files
 import pickle
 import time
+from types import SimpleNamespace
 
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -12,11 +13,15 @@ from pyspark import cloudpickle
 
 import icefloe
 from icefloe.errors import SetupError, StatementError
+from icefloe.spark import connectors
+from icefloe.spark.connectors import check_connector, remember_download, session_settings
 from icefloe.storage import file_io
-from icefloe.storage.file_io import ObjectReader, StoreFileIO, io_of
+from icefloe.storage.file_io import HeldObjects, ObjectReader, StoreFileIO, io_of
+from icefloe.storage.filesystem import BoundedS3FileSystem
 from icefloe.storage.locations import name_of, spark_uri
 from icefloe.storage.s3 import S3Options, filesystem_of, s3a_settings
 from icefloe.storage.spark_files import (
+    CONNECTORS,
     connectors_of,
     file_path,
     spark_files,
@@ -28,6 +33,7 @@ MINIO = {
     "s3.access-key-id": "key",
     "s3.secret-access-key": "a-secret-key",
 }
+UNIQUE = "0123456789abcdef0123456789abcdef"
 FILE = "s3://bucket/t/data/p=a b/1.parquet"
 
 
@@ -271,3 +277,100 @@ class TestObjects:
         assert reader.read(20) == data[-file_io._TAIL_BYTES - 10 : -file_io._TAIL_BYTES + 10]
         assert len(client.spans) == 3
         assert reader.read_whole() == data
+
+
+class TestHeldObjects:
+    """Files that every statement reads, and that never change, are read once."""
+
+    @pytest.fixture
+    def store(self, monkeypatch):
+        client = _Objects(b"12345")
+        monkeypatch.setattr(BoundedS3FileSystem, "client", client)
+        monkeypatch.setattr(file_io, "objects", HeldObjects(1000))
+        return client
+
+    @pytest.mark.parametrize(
+        ("name", "requests"),
+        [
+            (f"00001-{UNIQUE}.metadata.json", 1),
+            (f"snap-1-{UNIQUE}.avro", 1),
+            (f"{UNIQUE}-d0-0-deletes.parquet", 1),
+            (f"{UNIQUE}.parquet", 2),
+            ("v1.metadata.json", 2),  # a name that may be written again
+        ],
+    )
+    def test_which(self, store, name, requests):
+        for io in (StoreFileIO(MINIO), StoreFileIO(MINIO)):
+            assert io.read_object(f"s3://b/t/{name}") == b"12345"
+        assert len(store.spans) == requests
+
+    def test_not_with_other_credentials(self, store):
+        location = f"s3://b/t/00001-{UNIQUE}.metadata.json"
+        for properties in (MINIO, {**MINIO, "s3.access-key-id": "another"}):
+            StoreFileIO(properties).read_object(location)
+        assert len(store.spans) == 2
+
+    def test_not_if_the_cache_is_off(self, store):
+        location = f"s3://b/t/00001-{UNIQUE}.metadata.json"
+        for _ in range(2):
+            StoreFileIO({**MINIO, "io.manifest.cache-enabled": "false"}).read_object(location)
+        assert len(store.spans) == 2
+
+    def test_the_least_recently_used_go_first(self):
+        held, options = HeldObjects(10), S3Options()
+        held.put((options, "a"), b"12345")
+        held.put((options, "b"), b"12345")
+        assert held.get((options, "a")) == b"12345"
+        held.put((options, "c"), b"1")
+        assert held.get((options, "b")) is None
+        held.put((options, "a"), b"1")
+        held.put((options, "d"), b"12345678")
+        assert held.get((options, "a")) == b"1"
+
+
+class TestSparksClasses:
+    def test_a_session_without_them_is_refused_before_anything_is_written(self, spark):
+        expected = r"no class for s3a .*packages = org\.apache\.hadoop:hadoop-aws:\d"
+        with pytest.raises(SetupError, match=expected):
+            check_connector(spark, CONNECTORS["s3a"])
+
+    @pytest.fixture
+    def hadoop(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+        monkeypatch.setattr(connectors, "_bundled_hadoop", lambda: "3.5.0")
+        monkeypatch.setattr(connectors, "_defaults", lambda: "spark.jars.packages a:b:1\n")
+        return tmp_path
+
+    def test_a_session_that_icefloe_starts_gets_them(self, hadoop):
+        given = session_settings([CONNECTORS["s3a"]])
+        packages = given["spark.jars.packages"].split(",")
+        assert packages[:2] == ["a:b:1", "org.apache.hadoop:hadoop-aws:3.5.0"]
+        assert "software.amazon.awssdk:s3:2.35.4" in packages
+        assert "software.amazon.awssdk:bundle" in given["spark.jars.excludes"].split(",")
+
+    def test_of_an_unknown_hadoop_with_the_whole_sdk(self, hadoop, monkeypatch):
+        monkeypatch.setattr(connectors, "_bundled_hadoop", lambda: "3.9.9")
+        given = session_settings([CONNECTORS["s3a"]])
+        assert given["spark.jars.packages"] == "a:b:1,org.apache.hadoop:hadoop-aws:3.9.9"
+        assert "spark.jars.excludes" not in given
+
+    @pytest.mark.parametrize(
+        "arguments", ["--packages org.apache.hadoop:hadoop-aws:3.5.0 pyspark-shell"]
+    )
+    def test_not_where_they_are_configured(self, hadoop, monkeypatch, arguments):
+        monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", arguments)
+        assert session_settings([CONNECTORS["s3a"]]) == {}
+
+    def test_a_download_is_used_again_while_it_is_there(self, hadoop):
+        jar = hadoop / "hadoop-aws.jar"
+        jar.write_text("")
+        application = {"spark.jars": f"file://{jar}"}
+        session = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: application))
+        remember_download(session, session_settings([CONNECTORS["s3a"]]))
+        assert session_settings([CONNECTORS["s3a"]]) == {"spark.jars": str(jar)}
+        jar.unlink()
+        assert "spark.jars.packages" in session_settings([CONNECTORS["s3a"]])
+
+    def test_none_for_a_disk(self, hadoop):
+        assert session_settings([]) == {}
