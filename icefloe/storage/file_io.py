@@ -177,12 +177,17 @@ def io_of(table: IcebergTable) -> FileIO:
     options = S3Options.of(given.properties)
     if S3Options.of(catalog.properties).session_token == options.session_token:
         return given
+
+    def reload() -> Properties:
+        return catalog.load_table(name).io.properties
+
     kept = _vended.setdefault(catalog, {})
     key = table.metadata.table_uuid, location, options.without_credentials
     earlier = kept.get(key)
     if earlier is not None and time.time() < earlier._renew_at:
+        earlier._reload = reload  # under the name that it has now
         return earlier
-    given.renew_with(lambda: catalog.load_table(name).io.properties)
+    given.renew_with(reload)
     kept[key] = given
     return given
 
