@@ -23,9 +23,11 @@ from icefloe.deletes.row_positions import as_array, as_bitmap
 from icefloe.errors import UnsupportedTableError
 from icefloe.file_changes import DeletedRows
 from icefloe.metadata.files import PATH_FIELD_ID, POS_FIELD_ID, LiveFile, PartitionKey
+from icefloe.metadata.manifest_cache import cache_bytes
 from icefloe.metadata.manifests import partition_folder
 from icefloe.metadata.table_state import TableState
 from icefloe.parquet.footer import DamagedFileError, check_rows, open_parquet
+from icefloe.storage.file_cache import FileCache, file_keys
 from icefloe.storage.files import new_stream, open_input
 
 _WRITE_ROWS = 1_000_000
@@ -45,10 +47,42 @@ Positions = npt.NDArray[np.int64]
 
 
 def read_position_deletes(io: FileIO, deletes: Iterable[LiveFile]) -> dict[str, Deleted]:
-    """The deleted positions by delete file and then by data file."""
+    """The deleted positions by delete file and then by data file, which callers must not change.
+
+    They are held, within the limit that the catalog's properties set for manifests.
+    """
     unique = {delete.path: delete for delete in deletes}
-    contents = ExecutorFactory.get_or_create().map(lambda d: _read(io, d), unique.values())
-    return dict(zip(unique, contents, strict=True))
+    limit = cache_bytes(io.properties)
+    if not unique or not limit:
+        return _read_all(io, unique)
+    keys = file_keys(io, {path: delete.size for path, delete in unique.items()})
+    held = {path: delete_files.get(key) for path, key in keys.items() if key is not None}
+    read = _read_all(io, {p: d for p, d in unique.items() if held.get(p) is None})
+    for path, deleted in read.items():
+        if (key := keys[path]) is not None:
+            delete_files.put(key, deleted, limit)
+    return {path: read[path] if path in read else held[path] or {} for path in unique}
+
+
+def _read_all(io: FileIO, deletes: Mapping[str, LiveFile]) -> dict[str, Deleted]:
+    contents = ExecutorFactory.get_or_create().map(lambda d: _read(io, d), deletes.values())
+    return dict(zip(deletes, contents, strict=True))
+
+
+def _bytes_of(deleted: Deleted) -> int:
+    """Memory of the positions, estimated from roaring's containers and CPython's objects."""
+    positions = sum(map(_bytes_of_positions, deleted.values()))
+    return positions + _FILE_BYTES * (len(deleted) + 1)
+
+
+def _bytes_of_positions(positions: BitMap64) -> int:
+    of = positions.get_statistics()
+    arrays, runs = of["n_bytes_array_containers"], of["n_bytes_run_containers"]
+    return arrays + runs + of["n_bytes_bitset_containers"] + _CONTAINER_BYTES * of["n_containers"]
+
+
+_FILE_BYTES, _CONTAINER_BYTES = 500, 50
+delete_files: FileCache[Deleted] = FileCache(_bytes_of)
 
 
 def _read(io: FileIO, delete: LiveFile) -> Deleted:

@@ -1,78 +1,20 @@
-"""Decoded manifests of this process: one never changes, so it is read once.
-
-Least recently used manifests go first. Paths have random parts, and the length must be the same
-too: a file that was replaced is read again.
-"""
+"""Decoded manifests of this process: one never changes, so it is read once."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from threading import Lock
 
 from pyiceberg.manifest import ManifestEntry
 
 from icefloe.errors import SetupError
+from icefloe.storage.file_cache import FileCache
 
 # Catalog properties, by the names that Iceberg's Java library has for them.
 ENABLED = "io.manifest.cache-enabled"
 MOST_BYTES = "io.manifest.cache.max-total-bytes"
 _DEFAULT_BYTES = 256 * 2**20
 
-_Key = tuple[str, int]
 Entries = tuple[ManifestEntry, ...]
-
-
-class ManifestCache:
-    """Entries of manifests by location and length, within a limit of estimated bytes."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._held: OrderedDict[_Key, tuple[Entries, int]] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, path: str, length: int) -> Entries | None:
-        """The entries of a manifest, if it is held."""
-        with self._lock:
-            held = self._held.get((path, length))
-            if held is None:
-                return None
-            self._held.move_to_end((path, length))
-            return held[0]
-
-    def put(self, path: str, length: int, entries: Entries, limit: int) -> None:
-        """Hold entries, and let go of others until all are within the limit."""
-        size = sum(map(_bytes_of, entries))
-        if size > limit:
-            return
-        with self._lock:
-            _, before = self._held.pop((path, length), ((), 0))
-            self._held[path, length] = entries, size
-            self._bytes += size - before
-            while self._bytes > limit:
-                _, (_, released) = self._held.popitem(last=False)
-                self._bytes -= released
-
-    def __contains__(self, manifest: tuple[str, int]) -> bool:
-        """Whether a manifest is held, by location and length."""
-        return manifest in self._held
-
-    def clear(self) -> None:
-        """Let go of everything."""
-        with self._lock:
-            self._held.clear()
-            self._bytes = 0
-
-    @property
-    def bytes(self) -> int:
-        """Estimated bytes of what is held."""
-        return self._bytes
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-
-manifests = ManifestCache()
 
 
 def entries_of(
@@ -82,18 +24,23 @@ def entries_of(
     read: Callable[[], Sequence[ManifestEntry]],
 ) -> Entries:
     """The entries of a manifest: held ones, or those that `read` returns, which are then held."""
-    limit = cache_bytes(properties)
-    held = manifests.get(path, length) if limit else None
+    limit, key = cache_bytes(properties), (path, length, 0)
+    held = manifests.get(key) if limit else None
     if held is not None:
         return held
     entries = tuple(read())
     if limit:
-        manifests.put(path, length, entries, limit)
+        manifests.put(key, entries, limit)
     return entries
 
 
+def is_held(path: str, length: int) -> bool:
+    """Whether the entries of a manifest are held."""
+    return (path, length, 0) in manifests
+
+
 def cache_bytes(properties: Mapping[str, str]) -> int:
-    """The most bytes of manifests to hold; 0 for none."""
+    """The most bytes of manifests to hold, and of delete files; 0 for none."""
     if str(properties.get(ENABLED, "true")).strip().lower() == "false":
         return 0
     given = properties.get(MOST_BYTES)
@@ -111,7 +58,7 @@ def cache_bytes(properties: Mapping[str, str]) -> int:
 _ENTRY_BYTES, _PAIR_BYTES = 1200, 100
 
 
-def _bytes_of(entry: ManifestEntry) -> int:
+def _bytes_of_entry(entry: ManifestEntry) -> int:
     file = entry.data_file
     maps = (
         file.column_sizes,
@@ -122,3 +69,6 @@ def _bytes_of(entry: ManifestEntry) -> int:
         file.upper_bounds,
     )
     return _ENTRY_BYTES + _PAIR_BYTES * sum(len(each) for each in maps if each)
+
+
+manifests: FileCache[Entries] = FileCache(lambda entries: sum(map(_bytes_of_entry, entries)))

@@ -49,9 +49,8 @@ from pyiceberg.types import StructType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from icefloe.errors import StorageError
-from icefloe.metadata import manifest_cache
 from icefloe.metadata.files import LiveFile, SnapshotFiles
-from icefloe.metadata.manifest_cache import Entries, entries_of
+from icefloe.metadata.manifest_cache import Entries, entries_of, is_held
 from icefloe.schema.partition_values import partition_path
 from icefloe.storage.files import new_output, translate_read_errors
 
@@ -111,7 +110,7 @@ def read_snapshot_files(
     for manifest in manifests:
         may_match = keep is None or keep.may_match_manifest(manifest)
         (matching if may_match else skipped).append(manifest)
-    cached = sum((m.manifest_path, m.manifest_length) in manifest_cache.manifests for m in matching)
+    cached = sum(is_held(m.manifest_path, m.manifest_length) for m in matching)
     per_manifest = ExecutorFactory.get_or_create().map(lambda m: live_files(io, m), matching)
     live = [file for files in per_manifest for file in files]
     return SnapshotFiles(
