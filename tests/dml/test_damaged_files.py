@@ -18,8 +18,10 @@ from icefloe.parquet.fields import Chunk, Element, File, Group, Meta
 from icefloe.parquet.footer import footer_bytes, group_rows, open_buffer
 from icefloe.parquet.thrift import Items, Struct, ThriftType, changed, items, value
 from icefloe.pruning.candidates import Candidate
+from icefloe.scan import row_counts
 from icefloe.scan.row_counts import verify_row_counts
 from icefloe.scan.scan import Scan
+from icefloe.storage import file_cache
 from support.foreign_files import equality_delete, publish
 from support.tables import data_files, delete_files, stored_files
 
@@ -265,6 +267,50 @@ def test_other_failures_are_reported_before_a_damaged_file(plain):
         pass
     with verify_row_counts(scan, []):
         pass
+
+
+@pytest.fixture
+def footers_read(monkeypatch) -> list[str]:
+    """The files whose footers the driver reads, by path; none was seen, and all are settled."""
+    made: list[str] = []
+    read = row_counts._check
+
+    def counted(footer):
+        made.append(footer.file.path)
+        read(footer)
+
+    row_counts.seen.clear()
+    monkeypatch.setattr(row_counts, "_check", counted)
+    monkeypatch.setattr(file_cache, "_CLOCK_TICK_NS", 0)
+    return made
+
+
+@pytest.mark.parametrize("most_by_driver", [0, 256])
+def test_a_footer_that_was_right_is_not_read_again(
+    table, footers_read, monkeypatch, most_by_driver
+):
+    """By tasks where there are many: then the driver reads those that are wrong."""
+    monkeypatch.setattr(row_counts, "_MOST_BY_DRIVER", most_by_driver)
+    files, path = [file.path for file in data_files(table)], data_file(table)
+    change = table.update().set("s", "'x'").where("id = 3").with_options(mode="merge-on-read")
+    change.execute()
+    assert sorted(footers_read) == (sorted(files) if most_by_driver else [])
+    assert len(row_counts.seen) == len(files)
+    footers_read.clear()
+    table.update().set("s", "'y'").where("id = 3").with_options(mode="merge-on-read").execute()
+    assert set(footers_read).isdisjoint(files)
+    refused(table, without_a_row(path), modes=["merge-on-read"])
+    assert path.name in str(footers_read)
+
+
+def test_right_footers_are_held_within_a_limit(table_of, footers_read, monkeypatch):
+    monkeypatch.setattr(row_counts, "_SEEN_BYTES", 3 * row_counts._ENTRY_BYTES)
+    rows = [{"id": i, "p": i} for i in range(5)]
+    table = table_of("id BIGINT, p INT", rows, partition_by=("p",), mode="merge-on-read")
+    for _ in range(2):
+        assert table.delete().where("id % 7 = 6").execute().rows_deleted == 0
+    assert len(row_counts.seen) == 3
+    assert 5 + 2 <= len(footers_read) <= 5 + 5
 
 
 def test_files_that_are_not_read_may_be_damaged(plain):
