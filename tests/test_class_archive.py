@@ -110,6 +110,13 @@ def test_an_archive_is_of_one_java_and_one_set_of_jars(java, tmp_path):
     assert "SharedArchiveFile" not in options
 
 
+def test_an_archive_is_of_one_set_of_options(java, monkeypatch):
+    assert dump(task(session(java, 100)))
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:-UseCompressedOops")
+    _, options = options_of(java)
+    assert "SharedArchiveFile" not in options
+
+
 def test_the_users_own_options_are_kept_and_given_back(java, monkeypatch):
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dmine=1")
     _, options = options_of(java)
@@ -224,8 +231,10 @@ def test_a_second_session_maps_the_classes_of_the_first(tmp_path):
     environment = {archives.FOLDER: str(cache), "JAVA_HOME": ""}
     assert run_script(SESSION, tmp_path, **environment).endswith("10\n")
     wait_for(lambda: list(cache.glob("*.jsa")))
-    options = f"-Xlog:class+load:file={log}"
-    assert run_script(SESSION, tmp_path, SPARK_SUBMIT_OPTS=options, **environment).endswith("10\n")
+    environment["PYSPARK_SUBMIT_ARGS"] = (
+        f"--driver-java-options -Xlog:class+load:file={log} pyspark-shell"
+    )
+    assert run_script(SESSION, tmp_path, **environment).endswith("10\n")
     [context] = [
         line for line in log.read_text().splitlines() if " org.apache.spark.SparkContext " in line
     ]

@@ -29,7 +29,8 @@ if TYPE_CHECKING:  # nor does the program need it
 
 FOLDER = "ICEFLOE_CLASS_ARCHIVES"  # environment variable: a folder, or "off"
 _JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
-_OPTION_PLACES = (_JVM_OPTIONS, "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "PYSPARK_SUBMIT_ARGS")
+_JVM_OPTION_PLACES = (_JVM_OPTIONS, "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
+_OPTION_PLACES = (*_JVM_OPTION_PLACES, "PYSPARK_SUBMIT_ARGS")
 _OWN_OPTIONS = ("-Xshare", "SharedArchiveFile", "DumpLoadedClassList", "ArchiveClassesAtExit")
 # Options that an archive depends on.
 _HEAP_OPTIONS = ("-Xmx", "--add-modules", "-XX:+Use", "-XX:-Use", "-XX:ObjectAlignmentInBytes")
@@ -142,13 +143,17 @@ def _private(folder: Path) -> Path:
 
 
 def _key(java_home: Path) -> str:
-    """Changes with the Java and the jars; the JVM checks both again."""
+    """Changes with the Java, the jars and the user's options; the JVM checks the first two again.
+
+    Some options make it refuse the archive, and then also that of Java's own classes.
+    """
     package = find_spec("pyspark")
     home = os.environ.get("SPARK_HOME") or str(Path(str(package and package.origin)).parent)
     jars = sorted(Path(home, "jars").iterdir())
     files = [java_home / "lib/server/classes.jsa", *jars]
     facts = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return sha256(json.dumps([str(java_home), facts]).encode()).hexdigest()[:16]
+    options = [os.environ.get(place, "") for place in _JVM_OPTION_PLACES]
+    return sha256(json.dumps([str(java_home), facts, options]).encode()).hexdigest()[:16]
 
 
 def _listed_bytes(archive: Path) -> int:
