@@ -192,7 +192,7 @@ class _Bench:
         self._home.mkdir(exist_ok=True)
         if not self._source.exists():
             parts = [pq.read_table(file) for file in files]
-            every_100th = [part.take(range(7, part.num_rows, 100)) for part in parts]
+            every_100th = [part.take([*range(7, part.num_rows, 100)]) for part in parts]
             pq.write_table(pa.concat_tables(every_100th), self._source)
         for folder in {ENGINES[name].folder for name in engines}:
             if not self._kept(folder).exists():
