@@ -38,10 +38,7 @@ export async function tableView(main, name, tab, signal) {
   panel.setAttribute("aria-labelledby", `tab-${at}`);
   put(panel, skeleton("block"));
   try {
-    const summary = await open.summary;
-    if (signal.aborted) return;
-    if (summary.problem && at !== "details") return put(panel, alertBox(summary.problem));
-    const content = await TABS[at][1](name, summary, signal);
+    const content = await TABS[at][1](name, signal, open.summary);
     if (!signal.aborted) put(panel, content);
   } catch (error) {
     if (!signal.aborted) put(panel, alertBox(error.message));
@@ -63,7 +60,7 @@ const empty = (text) => h("div", { cls: "card empty" }, h("p", { text }));
 // ---------------------------------------------------------------------------------------------
 // Life
 
-async function lifeTab(name, summary, signal) {
+async function lifeTab(name, signal) {
   const { snapshots, older } = await get("timeline", { table: name }, signal);
   if (!snapshots.length) return empty("The table has no snapshot yet: nothing was written.");
   const detail = h("div", { cls: "card", "aria-live": "polite", "aria-label": "The chosen snapshots" });
@@ -134,7 +131,7 @@ function historyList(snapshots, chart, groups) {
 // ---------------------------------------------------------------------------------------------
 // Files
 
-async function filesTab(name, summary, signal) {
+async function filesTab(name, signal) {
   const map = await get("files", { table: name }, signal);
   if (!map.total.files) return empty("The current snapshot has no data file.");
   const card = h("div", { cls: "card" });
@@ -182,7 +179,7 @@ function fileTable(items, kind, go) {
 // ---------------------------------------------------------------------------------------------
 // Columns
 
-async function columnsTab(name, summary, signal) {
+async function columnsTab(name, signal) {
   const data = await get("columns", { table: name }, signal);
   const chart = h("div", { cls: "card" });
   const pruned = h("div", { cls: "gaps", "aria-live": "polite" });
@@ -264,7 +261,7 @@ function openedFiles(found) {
 // ---------------------------------------------------------------------------------------------
 // Upkeep
 
-async function upkeepTab(name, summary, signal) {
+async function upkeepTab(name, signal) {
   const data = await get("upkeep", { table: name }, signal);
   return [
     h("p", { cls: "note", text: "Estimates from metadata. Nothing is run from this page." }),
@@ -330,7 +327,8 @@ const alertText = (text) => h("span", {}, pill("not used", "bad"), ` ${text}`);
 // ---------------------------------------------------------------------------------------------
 // Details
 
-function detailsTab(name, summary) {
+async function detailsTab(name, signal, loading) {
+  const summary = await loading;
   const specs = summary.specs;
   return [
     summary.problem ? alertBox(summary.problem) : null,
