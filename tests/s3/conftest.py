@@ -118,14 +118,22 @@ OpenLake = Callable[..., Lake]
 
 
 @pytest.fixture
+def properties_of(
+    request: pytest.FixtureRequest, store: S3Server, tmp_path: Path
+) -> Callable[[str], dict[str, str]]:
+    """What `connect` needs for a kind of lake."""
+    return lambda kind: where(request, kind, store, tmp_path)
+
+
+@pytest.fixture
 def open_lake(
-    request: pytest.FixtureRequest, store: S3Server, spark: SparkSession, tmp_path: Path
+    properties_of: Callable[[str], dict[str, str]], spark: SparkSession
 ) -> Iterator[OpenLake]:
     """Opens lakes over one catalog in S3: "sqlite", "rest", or "vending", which gives the keys."""
     with ExitStack() as stack:
 
         def make(kind: str = "sqlite", **more: Any) -> Lake:
-            properties = {**where(request, kind, store, tmp_path), **more}
+            properties = {**properties_of(kind), **more}
             return stack.enter_context(icefloe.connect(spark=spark, **properties))
 
         yield make

@@ -74,6 +74,7 @@ SERVER_ERROR = Fault("500", status=500, code="InternalError")
 FORBIDDEN = Fault("403", status=403, code="AccessDenied")
 EXPIRED = Fault("expired credentials", status=400, code="ExpiredToken")
 RESET = Fault("reset", reset=True)
+NONE = Fault("none", reaches_server=True)
 TRUNCATED = Fault("truncated", reaches_server=True, truncate=True)
 REPLY_LOST = Fault("applied, reply lost", reaches_server=True, reset=True)
 APPLIED_THEN_ERROR = Fault("applied, then 500", True, status=500, code="InternalError")
@@ -96,6 +97,7 @@ class Rule:
     client: str = ""  # of this client alone
     leave_out: str = "list-type"  # requests whose URL has this pass, as those that list keys
     access_key: str = ""  # with this key alone
+    act: Callable[[], object] = lambda: None  # called at each such request, before it is passed on
     fired: list[Request] = field(default_factory=list)
 
     def takes(self, request: Request) -> bool:
@@ -131,6 +133,9 @@ class Proxy:
     of_s3: bool = True
     rules: list[Rule] = field(default_factory=list)
     log: list[Request] = field(default_factory=list)
+    # What the server gets in place of a request's headers, and clients in place of its answers.
+    change_headers: Callable[[Request, dict[str, str]], dict[str, str]] | None = None
+    change_answer: Callable[[Request, bytes], bytes] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -162,7 +167,11 @@ class Proxy:
         """Log a request; the fault that it meets."""
         with self._lock:
             self.log.append(request)
-            return next((rule.fault for rule in self.rules if rule.takes(request)), None)
+            rule = next((rule for rule in self.rules if rule.takes(request)), None)
+        if rule is None:
+            return None
+        rule.act()
+        return rule.fault
 
 
 @contextmanager
@@ -218,7 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(fault)
             return
         try:
-            answer, content = self._forward(body)
+            answer, content = self._forward(request, body)
         except (OSError, HTTPException):
             self._reset()
             return
@@ -248,20 +257,29 @@ class _Handler(BaseHTTPRequestHandler):
             pass
         return b"".join(parts)
 
-    def _forward(self, body: bytes) -> tuple[HTTPResponse, bytes]:
+    def _forward(self, request: Request, body: bytes) -> tuple[HTTPResponse, bytes]:
+        headers = {
+            name: value
+            for name, value in self.headers.items()
+            if name.lower() not in _HOP_BY_HOP | {"content-length"}
+        }
+        if self.state.change_headers is not None:
+            headers = self.state.change_headers(request, headers)
         connection = HTTPConnection("127.0.0.1", self.upstream_port, timeout=300)
         try:
             connection.putrequest(
                 self.command, self.path, skip_host=True, skip_accept_encoding=True
             )
-            for name, value in self.headers.items():
-                if name.lower() not in _HOP_BY_HOP | {"content-length"}:
-                    connection.putheader(name, value)
+            for name, value in headers.items():
+                connection.putheader(name, value)
             if body or self.command in ("PUT", "POST"):
                 connection.putheader("Content-Length", str(len(body)))
             connection.endheaders(body)
             answer = connection.getresponse()
-            return answer, answer.read()
+            content = answer.read()
+            if self.state.change_answer is not None:
+                content = self.state.change_answer(request, content)
+            return answer, content
         finally:
             connection.close()
 
@@ -270,7 +288,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = str(len(content))
         for name, value in answer.getheaders():
             if name.lower() == "content-length":
-                length = value  # a HEAD has no content
+                length = value if self.command == "HEAD" else length
             elif name.lower() not in _HOP_BY_HOP:
                 self.send_header(name, value)
         if answer.status != 204:
