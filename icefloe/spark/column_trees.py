@@ -90,7 +90,7 @@ def _read_column(column: Column, session: Callable[[], SparkSession]) -> ColumnT
             return _read_connect(cast(Any, column)._expr)
         return _read_classic(column, session())
     except Exception:  # noqa: BLE001 - Spark decides whether the Column is valid
-        return Opaque()
+        return Opaque(is_query=True)  # it may be one
 
 
 def nodes_of(tree: ColumnTree) -> Iterator[ColumnTree]:
@@ -276,13 +276,18 @@ def _connect(node: Any, children: tuple[ColumnTree, ...]) -> ColumnTree:
         case "UnresolvedFunction" if not node._is_distinct:
             return Call(node._name.lower(), children)
         case "CastExpression":
-            kind = node._data_type
-            name = kind.jsonValue() if isinstance(kind, T.DataType) else kind.lower()
-            return Call("cast", children, str(name))
+            return Call("cast", children, _connect_type(node._data_type))
         case "UnresolvedExtractValue":
             return Call("getitem", children)
         case name:
             return Opaque(children, is_query="Subquery" in name)
+
+
+def _connect_type(kind: T.DataType | str) -> str:
+    """The name of a type; the server decides whether a `timestamp` in a text has a zone."""
+    if isinstance(kind, T.DataType):
+        return str(kind.jsonValue())
+    return "timestamp or timestamp_ntz" if kind.lower() == "timestamp" else kind.lower()
 
 
 def _connect_path(node: Any) -> ColumnTree:

@@ -411,3 +411,33 @@ def test_text_is_indexed_and_searched_on_workers(table_of):
     assert [r.id for r in table.search("words", "大学").collect()] == [2]
     table.delete().where("id = 4").execute()
     assert [r.id for r in table.search("words", "pears", limit=1).collect()] == [1]
+
+
+def test_conditions_as_columns_skip_the_files_of_their_text(table, spark):
+    """Trees of a classic session and of Spark Connect say the same."""
+    source = spark.createDataFrame([(3, "new", 0.0)], SCHEMA)
+    on = (F.col("target.id") == F.col("source.id")) & (F.col("target.v") < 2)
+    pairs = [
+        (table.delete().where("id = 3"), table.delete().where(F.col("id") == 3)),
+        (
+            table.update().set("v", "0").where("name IN ('name-3', 'x') AND v < 2.5"),
+            table.update()
+            .set("v", "0")
+            .where(F.expr("name IN ('name-3', 'x')") & (F.col("v") < 2.5)),
+        ),
+        (
+            table.merge(source, "target.id = source.id AND target.v < 2").when_matched().delete(),
+            table.merge(source, on).when_matched().delete(),
+        ),
+    ]
+    for text, column in pairs:
+        of_text, of_column = text.explain(), column.explain()
+        assert of_column.files_skipped == of_text.files_skipped > 0
+        assert set(of_column.files) == set(of_text.files)
+    assert table.count(F.col("id") < 10) == 10
+    assert rows(table, "id", where=F.col("name").startswith("name-1") & (F.col("id") > 17)) == [
+        (18,),
+        (19,),
+    ]
+    assert pairs[2][1].execute().rows_deleted == 1
+    assert table.count() == 19

@@ -13,6 +13,7 @@ from pyiceberg.expressions import And, BooleanExpression, Or
 from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, IntegerType, NestedField
 from pyspark.sql.connect import functions as F
+from pyspark.sql.types import TimestampType
 
 from icefloe.pruning.comparisons import UNKNOWN, FilePredicate
 from icefloe.pruning.conditions import lower, lower_certain
@@ -95,6 +96,16 @@ def test_other_conditions_are_lowered_like_their_text(form):
         pytest.param(F.col("i") == F.lit(500).cast("tinyint"), None, id="too large a TINYINT"),
         pytest.param(F.col("i").cast("string") == "5", None, id="a cast of the column"),
         pytest.param(F.col("i") == F.lit("5").cast("int"), None, id="a string cast to INT"),
+        pytest.param(
+            F.col("ts") == F.lit("2024-01-01 00:00:00+01:00").cast("timestamp"),
+            None,
+            id="a type that the server may read as TIMESTAMP_NTZ",
+        ),
+        pytest.param(
+            F.col("ts") == F.lit("2024-01-01 00:00:00").cast(TimestampType()),
+            "ts = TIMESTAMP '2024-01-01 00:00:00'",
+            id="a cast to TIMESTAMP",
+        ),
         pytest.param(-F.col("i") == 5, None, id="negative"),
         pytest.param(F.expr("i = ${x}"), None, id="a variable"),
         pytest.param(F.expr("s = 'a\\'b'"), None, id="an escape"),
