@@ -125,11 +125,11 @@ class MergeStatement:
     local: pa.Table | None = field(default=None, repr=False)  # the source's rows, if held here
 
     @property
-    def uses_columns(self) -> bool:
-        """Whether an expression is a Column, which may be bound to the source's own frame."""
+    def columns(self) -> list[Column]:
+        """The expressions that are Columns."""
         values = [value for clause in self.clauses for _, value in clause.assignments or ()]
         conditions = [clause.condition for clause in self.clauses]
-        return any(isinstance(value, Column) for value in (self.on, *conditions, *values))
+        return [value for value in (self.on, *conditions, *values) if isinstance(value, Column)]
 
     def has(self, when: When) -> bool:
         """Whether a clause applies to such rows."""

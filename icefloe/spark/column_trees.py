@@ -83,6 +83,10 @@ class ColumnReader:
             self._read[id(column)] = (column, _read_column(column, self.session))
         return self._read[id(column)][1]
 
+    def is_unbound(self, column: Column) -> bool:
+        """Whether it provably has no column of a certain DataFrame, but names alone."""
+        return not any(isinstance(node, Opaque) for node in nodes_of(self.tree(column)))
+
 
 def _read_column(column: Column, session: Callable[[], SparkSession]) -> ColumnTree:
     try:

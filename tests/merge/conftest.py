@@ -47,7 +47,7 @@ def _kept_by(test: pytest.Item) -> list[object]:
 def kept_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Who keeps the rows of small sources."""
     if request.param == "spark":
-        monkeypatch.setattr(command, "held_rows", lambda _statement: None)
+        monkeypatch.setattr(command, "held_rows", lambda *_: None)
     return str(request.param)
 
 

@@ -14,6 +14,7 @@ from pyspark.sql import types as T
 from icefloe.commands.merge import held_source
 from icefloe.commands.merge.held_source import held_rows, in_type_of, intervals
 from icefloe.commands.merge.source import SourceKey, SparkSource, pinned_source
+from icefloe.spark.column_trees import ColumnReader
 from icefloe.spark.frames import expected_bytes, few_rows
 from icefloe.statements import MergeStatement
 from support.merge_rows import SCHEMA, row, triples
@@ -46,6 +47,10 @@ def frame_of_all(spark):
     return spark.createDataFrame(rows, schema).filter("true")
 
 
+def reader(spark):
+    return ColumnReader(lambda: spark)
+
+
 def statement_of(frame):
     return MergeStatement(frame, ("i",))
 
@@ -57,7 +62,7 @@ def test_rows_come_back_as_they_were(spark, zone, monkeypatch):
     try:
         frame = spark.createDataFrame(frame_of_all(spark).toArrow(), frame_of_all(spark).schema)
         statement = statement_of(frame)
-        rows = held_rows(statement)
+        rows = held_rows(statement, reader(spark))
         held = held_source.held_source(statement, rows, spark).frame
         assert held.drop("_icefloe_source_row").schema == frame.schema
         assert [r[:-1] for r in held.collect()] == [tuple(r) for r in frame.collect()]
@@ -77,13 +82,16 @@ def test_rows_come_back_as_they_were(spark, zone, monkeypatch):
     ],
 )
 def test_types_that_arrow_has_otherwise_stay_in_spark(spark, query):
-    assert held_rows(statement_of(spark.sql(query))) is None
+    assert held_rows(statement_of(spark.sql(query)), reader(spark)) is None
 
 
 def test_a_column_of_the_sources_own_frame_keeps_it_in_spark(spark):
     frame = spark.sql("SELECT 1 AS i")
-    assert held_rows(statement_of(frame)).num_rows == 1
-    assert held_rows(MergeStatement(frame, frame["i"] == F.col("target.i"))) is None
+    assert held_rows(statement_of(frame), reader(spark)).num_rows == 1
+    bound = MergeStatement(frame, frame["i"] == F.col("target.i"))
+    assert held_rows(bound, reader(spark)) is None
+    by_name = MergeStatement(frame, F.col("source.i") == F.col("target.i"))
+    assert held_rows(by_name, reader(spark)).num_rows == 1
 
 
 def test_what_spark_expects_to_be_large_is_not_read(spark, jobs):

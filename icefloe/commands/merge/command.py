@@ -81,7 +81,7 @@ class MergeCommand(ExplainableCommand[_MergePlan | LocalUpsert]):
         """
         statement, context = self.statement, self.context
         prepare(statement.source.sparkSession)  # a streaming batch comes with a session of its own
-        rows = held_rows(statement)
+        rows = held_rows(statement, context.columns)
         if rows is None:
             source: MergeSource = resources.enter_context(pinned_source(statement.source))
         else:
@@ -105,7 +105,7 @@ class MergeCommand(ExplainableCommand[_MergePlan | LocalUpsert]):
         files = choose_merge_files(bound, source, state, statement.options)
         cut = context.tier.cut(state, files.matcher.row_condition)
         unpartitioned = state.metadata.spec().is_unpartitioned()
-        join = choose_join(statement, files, context.spark, unpartitioned=unpartitioned)
+        join = choose_join(statement, files, context.columns, unpartitioned=unpartitioned)
         joined = MergeJoin(
             Scan.of(context.spark, state, files.plan.candidates),
             source.frame,

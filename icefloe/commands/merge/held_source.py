@@ -30,6 +30,7 @@ from icefloe.commands.merge.source import (
 from icefloe.pruning.source_matcher import Interval, KeyValues, PartitionValues
 from icefloe.schema.arrow_values import transformed
 from icefloe.spark import columns
+from icefloe.spark.column_trees import ColumnReader
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.frames import few_rows, frame_of
 from icefloe.statements import MergeStatement
@@ -120,14 +121,14 @@ class HeldSource:
         return _ROW_BYTES * rows + sum(_bytes_of(self.rows.column(name)) for name in names)
 
 
-def held_rows(statement: MergeStatement) -> pa.Table | None:
+def held_rows(statement: MergeStatement, reader: ColumnReader) -> pa.Table | None:
     """The source's rows, if they are few and Arrow has each value as Spark has it.
 
     They are read once. Where there are too many after all, the statement does not use what was
     read, and keeps the rows of another read.
     """
     # A Column may be bound to the source's own DataFrame, which a new one would not satisfy.
-    if statement.uses_columns:
+    if not all(map(reader.is_unbound, statement.columns)):
         return None
     with translate_spark_errors():
         schema = statement.source.schema

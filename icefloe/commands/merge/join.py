@@ -12,6 +12,7 @@ from icefloe.commands.merge.files import MergeFiles
 from icefloe.commands.plan import Plan, plan_rows
 from icefloe.metadata.table_state import TableState
 from icefloe.settings import UpdateKind
+from icefloe.spark.column_trees import ColumnReader
 from icefloe.statements import MergeStatement, When
 
 # What may be broadcast; it passes through the driver's memory.
@@ -71,12 +72,12 @@ class Join:
 
 
 def choose_join(
-    statement: MergeStatement, files: MergeFiles, spark: SparkSession, *, unpartitioned: bool
+    statement: MergeStatement, files: MergeFiles, columns: ColumnReader, *, unpartitioned: bool
 ) -> Join:
     """The narrowest join that returns every row the clauses change."""
     # Only a probe joins back to the source; in other joins all of its columns are broadcast.
-    small = _pays(files, files.facts.key_bytes, spark)
-    whole = _pays(files, files.facts.bytes, spark)
+    small = _pays(files, files.facts.key_bytes, columns.session())
+    whole = _pays(files, files.facts.bytes, columns.session())
     matched, inserts = statement.has(When.MATCHED), statement.has(When.NOT_MATCHED)
     new_tasks = 1 + files.facts.bytes // _LARGE_TASK_BYTES
     if statement.has(When.NOT_MATCHED_BY_SOURCE):
@@ -92,7 +93,7 @@ def choose_join(
     if not files.plan.candidates:
         return Join(JoinShape.NONE, False, tasks)
     # A Column bound to the source's DataFrame is ambiguous where the source is joined twice.
-    if not small or statement.uses_columns:
+    if not small or not all(map(columns.is_unbound, statement.columns)):
         shape = JoinShape.RIGHT if matched else JoinShape.SOURCE_ANTI
         return Join(shape, False, new_tasks=new_tasks)
     shape = JoinShape.PROBE if matched else JoinShape.SOURCE_ANTI
