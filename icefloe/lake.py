@@ -59,6 +59,7 @@ from icefloe.settings import (
     UpdateMode,
     properties_to_store,
 )
+from icefloe.spark.connectors import check_connector
 from icefloe.spark.progress import show_in_notebook
 from icefloe.spark.session import session_of, started
 from icefloe.spark.table_names import DEFAULT_NAMESPACE
@@ -66,7 +67,7 @@ from icefloe.sql.names import Names
 from icefloe.sql.run import SqlResult, run_sql
 from icefloe.storage.file_io import FILE_IO, refuse_bare_store
 from icefloe.storage.locations import local_uri
-from icefloe.storage.spark_files import connectors_of
+from icefloe.storage.spark_files import connector_of, connectors_of
 from icefloe.table import Table
 
 log = logging.getLogger("icefloe")
@@ -256,6 +257,9 @@ class Lake:
             )
         full = _full_name(name)
         _refuse_location(full)
+        connector = connector_of(str(self._catalog.properties.get("warehouse", "")))
+        if connector is not None and self._spark is not None:
+            check_connector(self._spark, connector)  # a table that nobody can read is not created
         iceberg_schema = to_iceberg_schema(schema)
         spec = parse_partition_by(partition_by, iceberg_schema)
         order = parse_sort_by(sort_by, iceberg_schema)
