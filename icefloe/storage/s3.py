@@ -23,6 +23,7 @@ N = TypeVar("N", int, float)
 MAX_ATTEMPTS = "icefloe.io.max-attempts"
 CONNECT_TIMEOUT, REQUEST_TIMEOUT = "s3.connect-timeout", "s3.request-timeout"
 _ATTEMPTS, _CONNECT_S, _REQUEST_S = 5, 5.0, 15.0
+_LEAST_S3A_S = 15.0
 _REMOTE_SIGNING = "s3.remote-signing-enabled"
 _EXPIRES = "s3.session-token-expires-at-ms"
 _AWS = "us-east-1"  # where no region is known; stores that are not Amazon's ignore it
@@ -222,7 +223,8 @@ def _s3a_credentials(options: S3Options) -> dict[str, str]:
 
 
 def _milliseconds(seconds: float) -> str:
-    return f"{int(seconds * 1000)}ms"
+    """A wait as s3a takes it, which has a least one."""
+    return f"{int(max(seconds, _LEAST_S3A_S) * 1000)}ms"
 
 
 # -------------------------------------------------------------------------------------------------

@@ -71,10 +71,10 @@ class TestOptions:
         s3a = s3a_settings(S3Options.of({}))
         assert s3a["retry.limit"] == "4"
         assert s3a["connection.timeout"] == "15000ms"
-        less = {"icefloe.io.max-attempts": "2", "s3.request-timeout": "3"}
+        less = {"icefloe.io.max-attempts": "2", "s3.request-timeout": "30"}
         s3a = s3a_settings(S3Options.of(less))
         assert s3a["retry.limit"] == "1"
-        assert s3a["connection.timeout"] == "3000ms"
+        assert s3a["connection.timeout"] == "30000ms"
 
     @pytest.mark.parametrize("value", ["0", "-1", "many"])
     def test_a_wrong_number_is_refused(self, value):
