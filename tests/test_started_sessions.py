@@ -61,7 +61,7 @@ def _started_sessions(monkeypatch) -> Iterator[list[FakeSession]]:
     """Sessions that are started instead of real ones, and no session at first."""
     made: list[FakeSession] = []
 
-    def find() -> FakeSession:
+    def find(_connectors: object = ()) -> FakeSession:
         if made and SparkContext._active_spark_context is made[-1].sparkContext:
             return FakeSession(made[-1].sparkContext)  # another Python object of the session
         made.append(FakeSession())
