@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from io import BytesIO
+from io import BytesIO, UnsupportedOperation
 from uuid import uuid4
 
 import pyarrow as pa
@@ -92,7 +92,7 @@ class _BufferedOutput(OutputFile):
         return False
 
     def to_input_file(self) -> InputFile:
-        raise NotImplementedError
+        raise UnsupportedOperation(f"{self.location} is being written")
 
     def create(self, overwrite: bool = False) -> OutputStream:  # noqa: ARG002 - PyIceberg's
         output = self
@@ -175,8 +175,12 @@ def delete_files(io: FileIO, locations: Sequence[str]) -> list[str]:
     Never raises: it also runs after an error, which a failing clean-up must not hide.
     """
     in_s3 = [one for one in locations if isinstance(io, StoreFileIO) and is_s3(one)]
-    others = [(one, partial(io.delete, one)) for one in locations if one not in set(in_s3)]
-    files = [ListedFile(location, "", locate(io, location), 0, None) for location in in_s3]
+    others = [(one, partial(io.delete, one)) for one in locations if not in_s3 or not is_s3(one)]
+    try:
+        files = [ListedFile(location, "", locate(io, location), 0, None) for location in in_s3]
+    except Exception as error:  # noqa: BLE001 - credentials that cannot be renewed, for example
+        log.warning("%d files were not deleted, such as %s: %s", len(in_s3), in_s3[0], error)
+        return [*in_s3, *_delete_each(others)]
     return delete_listed(files) + _delete_each(others)
 
 

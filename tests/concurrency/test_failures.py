@@ -16,6 +16,7 @@ from icefloe.errors import (
     StatementError,
     StorageError,
 )
+from icefloe.storage import files
 from support.tables import rows, snapshots, stored_files
 from support.unreferenced_files import leftovers
 
@@ -52,14 +53,22 @@ def output_fails(monkeypatch):
     """Makes writing of files whose name has a text fail, as a full disk would."""
 
     def arrange(text):
-        new_output = PyArrowFileIO.new_output
+        new_output, new_file = PyArrowFileIO.new_output, files.new_file
 
-        def fail(self, location):
+        def check(location):
             if text in location.rpartition("/")[2]:
                 raise OSError(28, "No space left on device", location)
+
+        def output(self, location):  # of metadata files
+            check(location)
             return new_output(self, location)
 
-        monkeypatch.setattr(PyArrowFileIO, "new_output", fail)
+        def file(filesystem, path):
+            check(path)
+            return new_file(filesystem, path)
+
+        monkeypatch.setattr(PyArrowFileIO, "new_output", output)
+        monkeypatch.setattr(files, "new_file", file)
 
     return arrange
 
@@ -167,6 +176,7 @@ def test_clean_up_that_fails_does_not_hide_the_first_error(table, output_fails, 
 
     output_fails("snap-")
     monkeypatch.setattr(PyArrowFileIO, "delete", refuse)
+    monkeypatch.setattr(files, "delete_one", refuse)
     with pytest.raises(StorageError, match="No space left"):
         table.update().set("n", "1").where("id in (1, 3)").execute()
     assert len(snapshots(table)) == 1
