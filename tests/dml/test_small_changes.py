@@ -267,7 +267,13 @@ KEYS = {
 
 
 @pytest.mark.requirement("M01", "M11", "D12", "X03")
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.slow] * (kind in ("INT", "DATE", "TIMESTAMP")))
+        for kind in KEYS
+    ],
+)
 def test_an_upsert_equals_that_of_spark(table_of, by_spark, jobs, many_files, kind):
     """On tables with NULL keys, keys in several rows, deletes, and layouts by the key."""
     type_, key = KEYS[kind]

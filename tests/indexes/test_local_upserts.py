@@ -30,7 +30,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "region": ("region",),
     "bucket": ("bucket(3, k)",),
 }
-QUICK = [("BIGINT", "region"), ("TIMESTAMP", "unpartitioned")]
+QUICK = [("BIGINT", "region")]
 VARIANTS = [
     pytest.param(
         kind, layout, id=f"{kind}-{name}", marks=[] if (kind, name) in QUICK else pytest.mark.slow

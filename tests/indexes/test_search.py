@@ -69,6 +69,7 @@ def sidecars(table: Table) -> list[Path]:
 # Full text
 
 
+@pytest.mark.slow
 def test_titles_in_two_languages(table_of: TableOf) -> None:
     titles = [
         "A pink house by the sea, where the waves are long and the evenings longer",
@@ -164,6 +165,7 @@ def test_deleted_rows_are_not_found_and_count(
     assert found(table, "pink 大学 absent", limit=1)[0][0] == best[2]
 
 
+@pytest.mark.slow
 def test_rows_that_another_engine_deleted_by_value(lake: Lake, table_of: TableOf) -> None:
     rows = texts(60)
     table = table_of(SCHEMA, rows[:40])
@@ -175,6 +177,7 @@ def test_rows_that_another_engine_deleted_by_value(lake: Lake, table_of: TableOf
     assert_as_model(table, model, limit=7)
 
 
+@pytest.mark.slow
 def test_damaged_sidecars_cost_no_row(table_of: TableOf, caplog: pytest.LogCaptureFixture) -> None:
     rows = texts(60)
     table = table_of(SCHEMA, rows)
