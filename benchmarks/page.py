@@ -187,9 +187,11 @@ def _with_history(catalog: Catalog, table: Table, snapshots: int) -> Table:
         "refs": {"main": main_branch},
         "snapshot_log": [],
     }
-    output = table.io.new_output(table.metadata_location)
-    ToOutputFile.table_metadata(metadata.model_copy(update=changed), output, overwrite=True)
-    return catalog.load_table(table.name())
+    location = f"{table.location()}/metadata/00099-history.metadata.json"
+    output = table.io.new_output(location)
+    ToOutputFile.table_metadata(metadata.model_copy(update=changed), output)
+    catalog.drop_table(table.name())
+    return catalog.register_table(table.name(), location)
 
 
 if __name__ == "__main__":

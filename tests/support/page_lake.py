@@ -40,13 +40,16 @@ def build(folder: Path, spark: SparkSession) -> None:
         lake.create_table("finance.budget", "account STRING, year INT, cents BIGINT")
 
 
-def _made_days_ago(table: Table, days: int) -> None:
-    """Make a new table older, so that its snapshots can be."""
-    metadata = table.iceberg.metadata
-    made = metadata.last_updated_ms - days * 86_400_000
-    output = table.iceberg.io.new_output(table.iceberg.metadata_location)
-    older = metadata.model_copy(update={"last_updated_ms": made})
-    ToOutputFile.table_metadata(older, output, overwrite=True)
+def _made_days_ago(lake: Lake, name: str, days: int) -> Table:
+    """A new table, registered again as an older one, so that its snapshots can be older."""
+    table = lake.table(name).iceberg
+    made = table.metadata.last_updated_ms - days * 86_400_000
+    older = table.metadata.model_copy(update={"last_updated_ms": made})
+    location = table.metadata_location.replace("/00000-", "/00000-older-")
+    ToOutputFile.table_metadata(older, table.io.new_output(location))
+    lake.catalog.drop_table(name)
+    lake.catalog.register_table(name, location)
+    return lake.table(name)
 
 
 @contextmanager
@@ -125,12 +128,12 @@ def _clicks(lake: Lake) -> None:
 
 def _ledger(lake: Lake) -> None:
     """Months of statements, most of them old enough to expire."""
-    table = lake.create_table(
+    lake.create_table(
         "finance.ledger",
         "account STRING, booked DATE, cents BIGINT",
         properties={"write.delete.mode": "copy-on-write", "write.update.mode": "copy-on-write"},
     )
-    _made_days_ago(table, 61)
+    table = _made_days_ago(lake, "finance.ledger", 61)
     start = date(2026, 1, 1)
     for week in range(24):
         count = 300 + 40 * week
