@@ -261,11 +261,20 @@ class ObjectReader(io.RawIOBase):
             self._tail, self._size = self._get(f"bytes=-{_TAIL_BYTES}")
 
     def _get(self, span: str | None) -> tuple[bytes, int]:
-        """Bytes of the object, and its size."""
+        """Bytes of the object, and its size; boto3 does not repeat an answer that breaks off."""
+        from botocore.exceptions import IncompleteReadError, ResponseStreamingError  # noqa: PLC0415
+
+        arguments = {} if span is None else {"Range": span}
+        attempts = int(self._client.meta.config.retries["total_max_attempts"])
         with reading_object(self._bucket, self._key):
-            arguments = {} if span is None else {"Range": span}
-            reply = self._client.get_object(Bucket=self._bucket, Key=self._key, **arguments)
-            data = reply["Body"].read()
+            for attempt in range(1, attempts + 1):
+                reply = self._client.get_object(Bucket=self._bucket, Key=self._key, **arguments)
+                try:
+                    data = reply["Body"].read()
+                    break
+                except (IncompleteReadError, ResponseStreamingError):
+                    if attempt == attempts:
+                        raise
         total = str(reply.get("ContentRange", "")).rpartition("/")[2]
         return data, int(total) if total.isdigit() else len(data)
 
