@@ -228,3 +228,22 @@ def test_rows_inserted_after_an_older_backup_was_restored_are_seen(
     assert ids(third) == [0, 1, 2, 3]  # row 0 was flushed, and its copy in the backup is not seen
     third.flush()
     assert ids_in_files(third) == [0, 1, 2, 3]
+
+
+@pytest.mark.requirement("L24")
+def test_statements_over_both_tiers(open_lake, new_name, rest_proxy):
+    """With Spark, and with a commit that is answered by an error though it landed."""
+    table = open_lake("rest").create_table(new_name, SCHEMA, properties=INLINE)
+    table.append(pa.table({"id": range(6), "n": [0] * 6}, schema=SCHEMA))
+    table.insert(rows_of(6, 7, 8))
+    with rest_proxy.failing(APPLIED_THEN_ERROR, "POST", COMMIT) as rule:
+        table.update().set("n", "n + 1").where("id % 2 = 0").execute()
+    assert rule.fired
+    table.delete().where("id IN (1, 7)").execute()
+    source = pa.table({"id": [0, 6, 20], "n": [50, 60, 70]}, schema=SCHEMA)
+    table.upsert(source, ["id"]).execute()
+    expected = [(0, 50), (2, 1), (3, 0), (4, 1), (5, 0), (6, 60), (8, 1), (20, 70)]
+    assert sorted(tuple(row) for row in table.scan().collect()) == expected
+    table.flush()
+    read = table.iceberg.scan().to_arrow().to_pylist()
+    assert sorted((row["id"], row["n"]) for row in read) == expected
