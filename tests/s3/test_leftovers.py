@@ -11,10 +11,12 @@ import pyarrow as pa
 import pytest
 
 import icefloe
-from icefloe.errors import StorageError
+from icefloe.errors import SetupError, StorageError
+from icefloe.spark import connectors
 from icefloe.storage.file_io import StoreFileIO
 from icefloe.storage.files import delete_files, list_files, uploads_below
 from icefloe.storage.filesystem import BoundedS3FileSystem
+from icefloe.storage.spark_files import CONNECTORS
 from support.http_proxy import FORBIDDEN, s3_kind
 from support.s3_server import running_s3
 
@@ -113,6 +115,27 @@ def test_a_file_is_read_and_written_with_one_request_each(store, s3_proxy):
         with io.new_input(location).open() as source:
             assert source.read() == b"x" * 100_000
     assert sum(counts.values()) == 2, counts
+
+
+@pytest.mark.spark
+def test_a_session_without_classes_for_s3_writes_nothing(store, tmp_path, monkeypatch):
+    """The session cannot get them; the class is looked for under a name that does not exist."""
+    connector = replace(CONNECTORS["s3a"], file_system="org.apache.hadoop.fs.s3a.Missing")
+    properties = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": "s3://lake/classes"}
+    with icefloe.connect(**properties, **store.properties) as lake:
+        lake.create_table("a.t", "id BIGINT").append([{"id": 1}])
+        before = store.keys("lake/classes")
+        monkeypatch.setitem(CONNECTORS, "s3a", connector)
+        monkeypatch.setattr(connectors, "_checked", {})
+        expected = r"no class for s3a .*Nothing was written.*hadoop-aws:\d"
+        for statement in (
+            lambda: lake.create_table("a.u", "id BIGINT"),
+            lambda: lake.table("a.t").append([{"id": 1}]),
+            lambda: lake.table("a.t").scan(),
+        ):
+            with pytest.raises(SetupError, match=expected):
+                statement()
+        assert store.keys("lake/classes") == before
 
 
 @pytest.mark.spark
