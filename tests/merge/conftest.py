@@ -1,7 +1,7 @@
 """MERGE runs on tables without partitions and with three kinds of them, from two kinds of source.
 
 The driver holds few source rows, Spark keeps many. A test takes one of the two, by its name, and
-both with the slow tests.
+both with the slow tests, where each mode and each layout sees both.
 """
 
 from __future__ import annotations
@@ -29,6 +29,28 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "partition_by" in metafunc.fixturenames:
         layouts = LAYOUTS if _has_all_columns(metafunc.module) else LAYOUTS[:2]
         metafunc.parametrize("partition_by", layouts, indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of the combinations of modes, layouts and cases, each is run with one keeper of the source.
+
+    They alternate like the squares of a chess board. A test with fewer than three other
+    combinations has all of its variants, and what `make test` runs is never left out.
+    """
+    by_function: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if "kept_by" in getattr(getattr(item, "callspec", None), "params", ()):
+            by_function.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = {
+        item
+        for name, variants in by_function.items()
+        if len(variants) > 4 and len({v.callspec.params["kept_by"] for v in variants}) == 2
+        for item in variants
+        if (sum(item.callspec.indices.values()) + crc32(name.encode())) % 2
+        and item.get_closest_marker("slow") is not None
+    }
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
 
 
 def _has_all_columns(module: object) -> bool:
