@@ -8,6 +8,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from botocore.exceptions import IncompleteReadError
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyspark import cloudpickle
 
@@ -238,11 +239,15 @@ class TestVendedCredentials:
 class _Objects:
     """A client of a store that counts its requests."""
 
-    def __init__(self, data: bytes) -> None:
-        self.data, self.spans = data, []
+    meta = SimpleNamespace(config=SimpleNamespace(retries={"total_max_attempts": 3}))
+
+    def __init__(self, data: bytes, broken: int = 0) -> None:
+        self.data, self.spans, self.broken = data, [], broken
 
     def get_object(self, Bucket: str, Key: str, Range: str = "bytes=0-") -> dict[str, object]:
         self.spans.append(Range)
+        if len(self.spans) <= self.broken:
+            return {"Body": _BrokenBody()}
         first, _, last = Range.removeprefix("bytes=").partition("-")
         size = len(self.data)
         if not first:
@@ -252,7 +257,23 @@ class _Objects:
         return {"Body": files.BytesIO(data), "ContentRange": f"bytes x/{size}"}
 
 
+class _BrokenBody:
+    def read(self) -> bytes:
+        raise IncompleteReadError(actual_bytes=2, expected_bytes=5)
+
+
 class TestObjects:
+    def test_an_answer_that_breaks_off_is_asked_for_again(self):
+        client = _Objects(b"12345", broken=2)
+        assert ObjectReader(client, "b", "k", 5).read() == b"12345"
+        assert len(client.spans) == 3
+
+    def test_an_object_whose_answers_all_break_off_is_an_error(self):
+        client = _Objects(b"12345", broken=3)
+        with pytest.raises(OSError, match="2 read, but total bytes expected is 5"):
+            ObjectReader(client, "b", "k", 5)
+        assert len(client.spans) == 3
+
     @pytest.mark.parametrize("size", [None, 5])
     def test_a_small_one_is_read_with_one_request(self, size):
         client = _Objects(b"12345")
