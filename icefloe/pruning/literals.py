@@ -144,7 +144,9 @@ def cast_literal(inner: SqlLiteral, to: LiteralKind | int) -> SqlLiteral | None:
         return SqlLiteral(to, inner.text)
     if inner.kind is LiteralKind.NUMBER and isinstance(to, int):
         value = _integer(inner)
-        return inner if value is not None and fits(value, to) else None
+        # Without a point, by which a decimal is known: CAST(2.0 AS BIGINT) is compared as a BIGINT.
+        plain = SqlLiteral(LiteralKind.NUMBER, str(value))
+        return plain if value is not None and fits(value, to) else None
     return None
 
 

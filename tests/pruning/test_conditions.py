@@ -189,6 +189,7 @@ UNKNOWNS = [
     "a + 1 = 2",
     "a = 1 + 1",
     "CAST(a AS STRING) = '1'",
+    "wide = CAST(2.0 AS BIGINT)",  # as DECIMAL(38, 18)
     "st.a = 1",
     "u.a = 1",
     "db.t.a = 1",
