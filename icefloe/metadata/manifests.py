@@ -52,6 +52,7 @@ from icefloe.errors import StorageError
 from icefloe.metadata.files import LiveFile, SnapshotFiles
 from icefloe.metadata.manifest_cache import Entries, entries_of, is_held
 from icefloe.schema.partition_values import partition_path
+from icefloe.storage.file_io import StoreFile
 from icefloe.storage.files import new_output, translate_read_errors
 
 _READ_VERSION = 3  # has every field that v1 and v2 manifests may have
@@ -359,6 +360,8 @@ def read_avro(
             with AvroFile[Any](buffered, schema, dict(types), dict(enums)) as reader:
                 return list(reader)
         except Exception as damaged:  # decoders raise any error on invalid bytes
+            if isinstance(file, StoreFile):
+                file.files.forget(file.location)
             reason = f"it is damaged or truncated ({type(damaged).__name__}: {damaged})"
             raise StorageError(f"Cannot read {file.location}: {reason}") from damaged
 

@@ -34,8 +34,8 @@ FILE_IO = f"{__name__}.StoreFileIO"
 S3_SCHEMES = ("s3", "s3a", "s3n")
 _UNIQUE = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _KEPT_S = 300  # how long credentials are used whose end is not known
-# Read by every statement: manifest lists, metadata, delete files. Manifests are held decoded.
-_HELD = re.compile(r"^snap-.*\.avro$|\.metadata\.json$|-deletes\.parquet$")
+# Read by every statement: manifest lists and delete files. Manifests are held decoded.
+_HELD = re.compile(r"^snap-.*\.avro$|-deletes\.parquet$")
 _HOLDS = "io.manifest.cache-enabled"
 _HELD_BYTES = 32 << 20
 _LARGE = (".parquet", ".orc", ".puffin", ".stats")  # of which a part may be read
@@ -123,11 +123,17 @@ class StoreFileIO(PyArrowFileIO):
         if (client := filesystem_of(options, bucket).client) is None:
             return None
         holds = self._holds(location)
-        held = objects.get((options, path)) if holds else None
+        held = objects.get((options, path), size or None) if holds else None
         reader = ObjectReader(client, bucket, path.removeprefix(f"{bucket}/"), size, held)
         if holds and reader.is_whole:
             objects.put((options, path), reader.read_whole())
         return reader
+
+    def forget(self, location: str) -> None:
+        """Let go of the content of a file, which cannot be decoded: it may be restored."""
+        scheme, _, path = self.parse_location(location, self.properties)
+        if scheme in S3_SCHEMES:
+            objects.drop((self.options, path))
 
     def _holds(self, location: str) -> bool:
         """Whether the content of a file is held in memory: of one that never changes."""
@@ -202,12 +208,14 @@ class HeldObjects:
         self._limit, self._bytes, self._lock = limit, 0, Lock()
         self._held: OrderedDict[tuple[S3Options, str], bytes] = OrderedDict()
 
-    def get(self, key: tuple[S3Options, str]) -> bytes | None:
-        """The content of an object, if it is held."""
+    def get(self, key: tuple[S3Options, str], size: int | None = None) -> bytes | None:
+        """The content of an object, if it is held, and of that size where the size is known."""
         with self._lock:
-            if key in self._held:
-                self._held.move_to_end(key)
-            return self._held.get(key)
+            content = self._held.get(key)
+            if content is None or (size is not None and len(content) != size):
+                return None
+            self._held.move_to_end(key)
+            return content
 
     def put(self, key: tuple[S3Options, str], content: bytes) -> None:
         """Hold the content of an object that is small."""
@@ -218,6 +226,11 @@ class HeldObjects:
             self._held[key] = content
             while self._bytes > self._limit:
                 self._bytes -= len(self._held.popitem(last=False)[1])
+
+    def drop(self, key: tuple[S3Options, str]) -> None:
+        """Let go of the content of an object."""
+        with self._lock:
+            self._bytes -= len(self._held.pop(key, b""))
 
 
 objects = HeldObjects(_HELD_BYTES)

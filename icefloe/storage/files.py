@@ -52,8 +52,12 @@ def open_input(io: FileIO, location: str, size: int | None = None) -> Iterator[p
     """Open a file for reading, at best with its size; errors of the block name it."""
     with translate_read_errors(location):
         if isinstance(io, StoreFileIO) and (source := io.open_object(location, size)) is not None:
-            with pa.PythonFile(source, "r") as file:
-                yield file
+            try:
+                with pa.PythonFile(source, "r") as file:
+                    yield file
+            except Exception:
+                io.forget(location)
+                raise
             return
         file = locate(io, location)
         with file.filesystem.open_input_file(file.path) as source:

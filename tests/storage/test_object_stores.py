@@ -7,17 +7,21 @@ import pickle
 import time
 from types import SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
 from botocore.exceptions import IncompleteReadError
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table.snapshots import Snapshot
 from pyspark import cloudpickle
 
 import icefloe
-from icefloe.errors import SetupError, StatementError
+from icefloe.errors import SetupError, StatementError, StorageError
+from icefloe.metadata.manifests import list_manifests
 from icefloe.spark import connectors
 from icefloe.spark.connectors import check_connector, remember_download, session_settings
 from icefloe.storage import file_io
 from icefloe.storage.file_io import HeldObjects, ObjectReader, StoreFileIO, io_of
+from icefloe.storage.files import open_input
 from icefloe.storage.filesystem import BoundedS3FileSystem
 from icefloe.storage.locations import name_of, spark_uri
 from icefloe.storage.s3 import S3Options, filesystem_of, s3a_settings
@@ -313,7 +317,7 @@ class TestHeldObjects:
     @pytest.mark.parametrize(
         ("name", "requests"),
         [
-            (f"00001-{UNIQUE}.metadata.json", 1),
+            (f"00001-{UNIQUE}.metadata.json", 2),  # whose length nothing says
             (f"snap-1-{UNIQUE}.avro", 1),
             (f"{UNIQUE}-d0-0-deletes.parquet", 1),
             (f"{UNIQUE}.parquet", 2),
@@ -326,16 +330,43 @@ class TestHeldObjects:
         assert len(store.spans) == requests
 
     def test_not_with_other_credentials(self, store):
-        location = f"s3://b/t/00001-{UNIQUE}.metadata.json"
+        location = f"s3://b/t/snap-1-{UNIQUE}.avro"
         for properties in (MINIO, {**MINIO, "s3.access-key-id": "another"}):
             StoreFileIO(properties).read_object(location)
         assert len(store.spans) == 2
 
     def test_not_if_the_cache_is_off(self, store):
-        location = f"s3://b/t/00001-{UNIQUE}.metadata.json"
+        location = f"s3://b/t/snap-1-{UNIQUE}.avro"
         for _ in range(2):
             StoreFileIO({**MINIO, "io.manifest.cache-enabled": "false"}).read_object(location)
         assert len(store.spans) == 2
+
+    def test_not_if_it_has_another_length_than_the_metadata_says(self, store):
+        io, location = StoreFileIO(MINIO), f"s3://b/t/{UNIQUE}-d0-0-deletes.parquet"
+        io.open_object(location, 5)
+        io.open_object(location, 5)
+        assert len(store.spans) == 1
+        store.data = b"123456"
+        assert io.open_object(location, 6).read_whole() == b"123456"
+        assert io.open_object(location).read_whole() == b"123456"
+        assert len(store.spans) == 2
+
+    def test_not_if_it_cannot_be_decoded(self, store):
+        """A file that was damaged and is restored has the length that it had."""
+        io = StoreFileIO(MINIO)
+        path = f"s3://b/t/snap-1-{UNIQUE}.avro"
+        snapshot = Snapshot.model_validate(
+            {"snapshot-id": 1, "timestamp-ms": 1, "manifest-list": path}
+        )
+        with pytest.raises(StorageError, match="damaged or truncated"):
+            list_manifests(io, snapshot)
+        location = f"s3://b/t/{UNIQUE}-d0-0-deletes.parquet"
+        with pytest.raises(StorageError, match="deletes"), open_input(io, location, 5) as source:
+            pq.read_metadata(source)
+        store.data = b"54321"
+        for name in (snapshot.manifest_list, location):
+            assert io.read_object(name) == b"54321"
+        assert file_io.objects._bytes == 10
 
     def test_the_least_recently_used_go_first(self):
         held, options = HeldObjects(10), S3Options()
