@@ -68,7 +68,10 @@ def _bytes_of_entry(entry: ManifestEntry) -> int:
         file.lower_bounds,
         file.upper_bounds,
     )
-    return _ENTRY_BYTES + _PAIR_BYTES * sum(len(each) for each in maps if each)
+    pairs = sum(len(each) for each in maps if each)
+    bounds = (*(file.lower_bounds or {}).values(), *(file.upper_bounds or {}).values())
+    # Some writers do not truncate the bounds of texts.
+    return _ENTRY_BYTES + _PAIR_BYTES * pairs + sum(map(len, bounds))
 
 
 manifests: FileCache[Entries] = FileCache(lambda entries: sum(map(_bytes_of_entry, entries)))

@@ -6,12 +6,14 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 import pytest
+from pyiceberg.manifest import ManifestEntry
 
 from icefloe import connect
 from icefloe.errors import SetupError, StorageError
 from icefloe.metadata import manifest_cache
 from icefloe.metadata.manifest_cache import cache_bytes, entries_of
 from icefloe.metadata.manifests import list_manifests, read_entries
+from support.foreign_files import manifest_entry
 from support.tables import rows
 
 pytestmark = pytest.mark.requirement("T36")
@@ -84,6 +86,18 @@ def test_entries_count_by_what_they_hold(table_of):
     manifest_cache.manifests.clear()
     manifest_cache.manifests.put(("a", 1, 0), entries, 10**9)
     assert 3 * 1000 < manifest_cache.manifests.bytes < 3 * 5000
+
+
+def test_long_bounds_count():
+    """Bounds of texts may be as long as the texts: some writers do not truncate them."""
+    text = {1: b"x" * 100_000}
+    entries = tuple(
+        manifest_entry(f"file:///{n}", spec_id=0, lower_bounds=text, upper_bounds=text)
+        for n in range(3)
+    )
+    read = [ManifestEntry.from_args(status=1, data_file=file) for file in entries]
+    manifest_cache.manifests.put(("a", 1, 0), tuple(read), 10**9)
+    assert 600_000 < manifest_cache.manifests.bytes < 700_000
 
 
 def test_the_limit_is_a_catalog_property_by_icebergs_name():
