@@ -12,7 +12,8 @@ from enum import Enum
 from io import BytesIO
 from typing import Any, Protocol
 
-from pyiceberg.avro.decoder import StreamingBinaryDecoder
+from pyiceberg.avro import STRUCT_DOUBLE
+from pyiceberg.avro.decoder import BinaryDecoder, StreamingBinaryDecoder
 from pyiceberg.avro.file import (
     MAGIC,
     META_SCHEMA,
@@ -21,7 +22,8 @@ from pyiceberg.avro.file import (
     AvroFileHeader,
     AvroOutputFile,
 )
-from pyiceberg.avro.resolver import construct_reader
+from pyiceberg.avro.reader import DoubleReader, Reader
+from pyiceberg.avro.resolver import ReadSchemaResolver, SchemaPartnerAccessor, construct_reader
 from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.manifest import (
     DATA_FILE_TYPE,
@@ -42,10 +44,10 @@ from pyiceberg.manifest import (
     write_manifest_list,
 )
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, visit_with_partner
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.types import StructType
+from pyiceberg.types import DoubleType, IcebergType, StructType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from icefloe.errors import StorageError
@@ -358,12 +360,34 @@ def read_avro(
         try:
             _refuse_truncated(buffered.bytes, length)
             with AvroFile[Any](buffered, schema, dict(types), dict(enums)) as reader:
+                if '"double"' in reader.header.meta["avro.schema"]:
+                    exact = _ExactDoubles(dict(types), dict(enums))
+                    partners = SchemaPartnerAccessor()
+                    reader.reader = visit_with_partner(  # type: ignore[misc]
+                        reader.schema, schema, exact, partners
+                    )
                 return list(reader)
         except Exception as damaged:  # decoders raise any error on invalid bytes
             if isinstance(file, StoreFile):
                 file.files.forget(file.location)
             reason = f"it is damaged or truncated ({type(damaged).__name__}: {damaged})"
             raise StorageError(f"Cannot read {file.location}: {reason}") from damaged
+
+
+class _ExactDoubles(ReadSchemaResolver):
+    """Reads all digits of doubles, which partitions may have.
+
+    PyIceberg's compiled decoder rounds them to floats.
+    """
+
+    def visit_double(self, double_type: DoubleType, partner: IcebergType | None) -> Reader:  # noqa: ARG002
+        return _ExactDoubleReader()  # type: ignore[no-untyped-call]
+
+
+class _ExactDoubleReader(DoubleReader):
+    def read(self, decoder: BinaryDecoder) -> float:
+        [value] = STRUCT_DOUBLE.unpack(decoder.read(STRUCT_DOUBLE.size))
+        return float(value)
 
 
 class _BufferedFile(InputFile):
