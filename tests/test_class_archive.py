@@ -139,6 +139,16 @@ def test_nothing_is_done_where_it_may_be_a_burden(java, tmp_path, monkeypatch):
     assert options_of(java) == (None, "")
 
 
+def test_a_link_is_followed_once(java, tmp_path):
+    """Another user may put another link in its place."""
+    (tmp_path / "mine").mkdir(mode=0o700)
+    (tmp_path / "cache").symlink_to(tmp_path / "mine")
+    archive, options = options_of(java)
+    assert archive is not None
+    assert archive.folder == str((tmp_path / "mine").resolve())
+    assert str(tmp_path / "cache") not in options
+
+
 def test_a_folder_that_others_may_write_to_is_not_used(java, tmp_path):
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache").chmod(0o777)

@@ -136,6 +136,7 @@ def _cache_folder() -> Path:
 def _private(folder: Path) -> Path:
     """The folder, which no other user may write to: an archive is code."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = folder.resolve()  # a link to it may be replaced after this check
     status = folder.stat()
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise PermissionError(f"{folder} belongs to others")
