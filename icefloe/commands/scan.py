@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import pandas as pd
@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from icefloe.commands.bind import columns_named, lower_condition, readable
+from icefloe.commands.bind import columns_named, has_subquery, lower_condition, readable
 from icefloe.commands.context import Context
 from icefloe.commands.local_bind import lower_locally
 from icefloe.commands.lost_deletes import with_inline_deletes
@@ -160,17 +160,29 @@ def _flush_when_old(context: Context, state: TableState) -> None:
 
 def read_rows(context: Context, state: TableState, request: ScanRequest = EVERY_ROW) -> DataFrame:
     """Plan the files that the condition needs and read their live rows, and the inline rows."""
+    if isinstance(request.where, str):
+        request = replace(request, where=SqlText.of(request.where))
     while True:
         try:
             current = with_inline_deletes(context, _as_requested(state, request))
+            if current.has_inline_tier and has_subquery(request.where, context.columns):
+                current = context.tier.pin(current)
             return _read_rows(context, current, request)
+        except PointerMovedError:
+            state = context.read_state(state.branch)
+
+
+def read_once(context: Context, state: TableState) -> TableState:
+    """The state with its deletes and inline rows: whatever reads it sees the same rows."""
+    while True:
+        try:
+            return context.tier.pin(with_inline_deletes(context, state))
         except PointerMovedError:
             state = context.read_state(state.branch)
 
 
 def _read_rows(context: Context, state: TableState, request: ScanRequest) -> DataFrame:
     columns, where = request.columns, request.where
-    where = SqlText.of(where) if isinstance(where, str) else where
     lowered = lower_condition(where, state, context.columns)
     cut = context.tier.cut(state, lowered.inclusive)
     _flush_when_old(context, state)

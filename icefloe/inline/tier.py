@@ -34,6 +34,7 @@ from icefloe.inline.layout import InlineTable, inline_columns
 from icefloe.inline.lookups import LookupIndexes
 from icefloe.inline.many_rows import read_rows
 from icefloe.inline.rows import (
+    InlineRows,
     count_rows,
     last_change,
     select_versions,
@@ -156,10 +157,16 @@ class InlineTier:
         Raises:
             PointerMovedError: `state` is no longer the table's current state.
         """
-        cut = self.cut(state)
-        if cut is None:
+        if not state.has_inline_tier:
             return state
+        cut = self.cut(state) or self._no_rows(state)
         return replace(state, inline_cut=replace(cut, is_exact=False, is_pinned=True))
+
+    def _no_rows(self, state: TableState) -> Cut:
+        """The cut of a table that the store does not have yet: its first rows are later ones."""
+        name, uuid = self.name_of(state), str(state.metadata.table_uuid)
+        table = InlineTable(0, self._catalog_name, uuid, name.namespace, name.name, ())
+        return Cut(table, state.schema, InlineRows([], [], {}), is_exact=False)
 
     def index_lookups(self, cut: Cut | None, condition: BooleanExpression) -> None:
         """Let the database find the rows of such conditions quickly, if there are many rows."""

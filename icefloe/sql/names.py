@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from icefloe.commands.context import Tables
-from icefloe.commands.scan import ScanRequest, read_rows
+from icefloe.commands.scan import ScanRequest, read_once, read_rows
 from icefloe.errors import StatementError, UnknownTableError
 from icefloe.inspection.metadata_tables import METADATA_TABLES, metadata_table
 from icefloe.metadata.table_state import MAIN, TableState, state_of
@@ -19,6 +19,25 @@ from icefloe.spark.table_names import DEFAULT_NAMESPACE, TableName, Travel
 from icefloe.spark.tokens import TokenKind, tokenize
 from icefloe.sql.cursor import string_value
 from icefloe.sql.syntax import Name
+
+
+@dataclass(slots=True)
+class TablesRead:
+    """The states of tables that a statement has read: it sees each table at one time."""
+
+    reading: TableState | None = None  # of the table that the statement changes
+    states: dict[str, TableState] = field(default_factory=dict)
+
+    def state(
+        self, full: str, reading: TableState | None, read: Callable[[], TableState]
+    ) -> TableState:
+        """The state of a table; all are read again where the statement runs again."""
+        if reading is not self.reading:
+            self.reading = reading
+            self.states.clear()
+        if full not in self.states:
+            self.states[full] = read()
+        return self.states[full]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +51,7 @@ class Names:
     lake_only: bool = (
         False  # refuse names that only Spark can resolve: files, views, other catalogs
     )
+    read: TablesRead = field(default_factory=TablesRead)  # of one statement
 
     def rows(self, name: TableName) -> DataFrame | None:
         """The rows of a name; None if only Spark can resolve it."""
@@ -77,12 +97,14 @@ class Names:
         def read_state(branch: str) -> TableState:
             return state_of(self.tables.load(full), full, branch)
 
-        is_target = self.reading is not None and self.is_target(name)
-        state = self.reading if self.reading is not None and is_target else read_state(MAIN)
         context = self.tables.context(read_state)
+        if name.travel is None:
+            if self.reading is not None and self.is_target(name):
+                return read_rows(context, self.reading)
+            once = self.read.state(full, self.reading, lambda: read_once(context, read_state(MAIN)))
+            return read_rows(context, once)
+        state = read_state(MAIN)
         match name.travel:
-            case None:
-                return read_rows(context, state)
             case Travel.VERSION:
                 snapshot_id = _snapshot_id(name.version, state)
                 return read_rows(context, state, ScanRequest(snapshot_id=snapshot_id))

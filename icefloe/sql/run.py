@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias, TypeGuard
 
 import pandas as pd
@@ -15,7 +16,7 @@ from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.frames import frame_of
 from icefloe.sql.ddl import SqlLake, run_ddl
 from icefloe.sql.dml import explain_dml, run_dml
-from icefloe.sql.names import Names
+from icefloe.sql.names import Names, TablesRead
 from icefloe.sql.parse import parse_statements
 from icefloe.sql.queries import run_query
 from icefloe.sql.show import run_show, text_frame
@@ -46,7 +47,8 @@ def run_sql(text: str, sources: Mapping[str, object], lake: SqlLake) -> SqlResul
     results: list[SqlResult] = []
     for number, statement in enumerate(statements, 1):
         try:
-            results.append(_run(statement.parsed, names, lake, text))
+            of_statement = replace(names, read=TablesRead())
+            results.append(_run(statement.parsed, of_statement, lake, text))
         except IcefloeError as wrong:
             if len(statements) > 1 and not isinstance(wrong, ParseError):
                 wrong.args = (f"Statement {number} (line {statement.line}): {wrong}",)

@@ -143,3 +143,95 @@ def test_both_reads_see_the_rows_of_one_time(inline_of, lake, other, monkeypatch
     update.with_options(isolation="snapshot").execute()
     after = [(1, 1), (2, 2), (3, 50), (4, 4), (5, None), (8, 50), (8, 50)]
     assert rows(table, "id", "n") == after
+
+
+@pytest.fixture
+def before_reading(lake: Lake, monkeypatch) -> Callable[..., None]:
+    """Calls a function once, before the n-th table that a text names is read."""
+
+    def before(what: Callable[[], object], number: int = 1) -> None:
+        exists, calls = lake.catalog.table_exists, iter(range(1, number + 1))
+
+        def counted(name: str) -> bool:
+            if next(calls, None) == number:
+                what()
+            return bool(exists(name))
+
+        monkeypatch.setattr(lake.catalog, "table_exists", counted)
+
+    return before
+
+
+def test_a_scan_and_its_subquery_see_the_rows_of_one_time(inline_of, other, before_reading):
+    table, theirs = inline_of(), other.table("t0")
+    before_reading(lambda: theirs.insert([row(9, n=100)]))
+    greatest = table.scan(["id", "n"], where="n = (SELECT max(n) FROM t0)")
+    assert [tuple(r) for r in greatest.collect()] == [(4, 4)]
+    assert table.count("n = (SELECT max(n) FROM t0)") == 1
+
+
+def test_a_row_that_is_updated_between_two_reads_of_a_scan_has_one_value(
+    inline_of, other, before_reading
+):
+    table, theirs = inline_of(), other.table("t0")
+    before_reading(lambda: theirs.update().set("n", "n + 10").where("id IN (2, 4)").execute())
+    assert table.count("n NOT IN (SELECT n FROM t0 WHERE n IS NOT NULL)") == 0
+    assert rows(table, "id", "n") == [(1, 1), (2, 12), (3, 3), (4, 14), (5, None)]
+
+
+@pytest.mark.parametrize("theirs", ["insert", "append"])
+def test_a_query_that_names_a_table_twice_sees_the_rows_of_one_time(
+    inline_of, lake, other, before_reading, theirs
+):
+    inline_of()
+    before_reading(lambda: getattr(other.table("t0"), theirs)([row(9, n=100)]), number=2)
+    text = (
+        "SELECT (SELECT max(n) FROM t0), max(a.n), count(*) FROM t0 a JOIN default.t0 b USING (id)"
+    )
+    assert tuple(lake.sql(text).first()) == (4, 4, 5)
+    assert tuple(lake.sql(text).first()) == (100, 100, 6)
+
+
+def test_statements_of_one_text_see_what_those_before_them_did(inline_of, lake):
+    inline_of()
+    text = "SELECT * FROM t0; INSERT INTO t0 VALUES (9, 'us', 9); SELECT count(*) FROM t0"
+    assert lake.sql(text).first()[0] == 6
+
+
+def test_subqueries_of_an_update_see_the_rows_of_another_table_at_one_time(
+    inline_of, lake, other, before_reading
+):
+    table = inline_of()
+    lake.create_table("o", "id BIGINT, n INT", properties=INLINE).insert([{"id": 3, "n": 30}])
+    before_reading(lambda: other.table("o").insert([{"id": 4, "n": 40}]), number=2)
+    update = table.update().set("n", "(SELECT max(n) FROM o)").where("id IN (SELECT id FROM o)")
+    assert update.execute().rows_updated == 1
+    assert rows(table, "id", "n") == [(1, 1), (2, 2), (3, 30), (4, 4), (5, None)]
+
+
+def test_a_statement_that_runs_again_reads_other_tables_again(inline_of, lake, other):
+    table = inline_of()
+    lake.create_table("o", "id BIGINT", properties=INLINE).insert([{"id": 3}])
+
+    def theirs() -> None:
+        other.table("o").insert([{"id": 4}])
+        other.table("t0").delete().where("id = 3").execute()
+
+    once_before_publish(lake, theirs)
+    update = table.update().set("n", "-1").where("id IN (SELECT id FROM o)")
+    assert update.with_options(retries=1).execute().rows_updated == 1
+    assert rows(table, "id", "n") == [(1, 1), (2, 2), (4, -1), (5, None)]
+
+
+@pytest.mark.requirement("U13")
+def test_the_first_inline_row_of_a_table_conflicts_with_a_subquery(table_of, other, before_reading):
+    """The database does not have the table yet when the statement begins."""
+    table = table_of(SCHEMA, properties=INLINE)
+    table.append([row(1, n=1), row(2, "eu", 2)])
+    before_reading(lambda: other.table("t0").insert([row(9, n=100)]))
+    update = table.update().set("n", "(SELECT max(n) FROM t0)")
+    with pytest.raises(ConflictError, match="inline rows"):
+        update.execute()
+    assert rows(table, "id", "n") == [(1, 1), (2, 2), (9, 100)]
+    assert update.execute().rows_updated == 3
+    assert rows(table, "id", "n") == [(1, 100), (2, 100), (9, 100)]
