@@ -15,10 +15,12 @@ from html import escape
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from rich.text import Text
 
 from icefloe.cli import facts
 from icefloe.cli.output import (
     Output,
+    stderr,
     write_expire_result,
     write_orphans_result,
     write_table_facts,
@@ -26,10 +28,18 @@ from icefloe.cli.output import (
 from icefloe.cli.prompt import prompt
 from icefloe.cli.shell import Shell, run_reporting_errors
 from icefloe.cli.worker import ProgressLine, Worker, redirect_stderr, spark_log
-from icefloe.errors import SetupError, StatementError, StorageError
+from icefloe.errors import (
+    IcefloeError,
+    SetupError,
+    StatementError,
+    StorageError,
+    TableNotFoundError,
+)
 from icefloe.inspection.facts import table_facts
 from icefloe.lake import Lake, configured_inline_uri, open_catalog
 from icefloe.maintenance.orphans import OrphanSearch
+from icefloe.redaction import redacted
+from icefloe.settings import INLINE, INLINE_STORE
 
 STDIN = "-"
 
@@ -134,18 +144,41 @@ def compact_table(
 def flush_tables(
     options: LakeOptions, output: Output, name: str | None, *, due: bool, watch: float | None
 ) -> None:
-    """Move inline rows of one table or of all to data files; with `watch`, again and again."""
+    """Move inline rows of one table or of all to data files; with `watch`, again and again.
+
+    What is wrong with one table keeps no other from being flushed, and does not end the watch.
+    """
     with options.open_existing() as lake:
         while True:
+            failed = []
             for each in [name] if name else lake.tables():
-                table = lake.table(each)
-                inline = table.inline
-                is_due = inline is not None and inline.is_due
-                if is_due if due else (name or inline):
-                    output.result(table.flush())
+                try:
+                    _flush_table(lake, output, each, due=due, named=name is not None)
+                except IcefloeError as error:
+                    if name and watch is None:
+                        raise
+                    stderr().print(Text(redacted(f"{each}: {error}"), style="red"))
+                    failed.append(each)
             if watch is None:
-                return
+                break
             time.sleep(watch)
+    if failed:
+        raise StorageError(f"Not all inline rows were flushed: see {', '.join(failed)}.")
+
+
+def _flush_table(lake: Lake, output: Output, name: str, *, due: bool, named: bool) -> None:
+    try:
+        table = lake.table(name)
+        if not (named or {INLINE, INLINE_STORE} & table.properties.keys()):
+            return  # it has no inline rows, and may be one that icefloe cannot read
+    except TableNotFoundError:
+        if named:
+            raise
+        return  # it was dropped since the tables were listed
+    inline = table.inline
+    is_due = inline is not None and inline.is_due
+    if is_due if due else (named or inline):
+        output.result(table.flush())
 
 
 def expire_table(

@@ -6,8 +6,10 @@ import csv
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 import icefloe
+from icefloe.errors import UnsupportedTableError
 from support.cli import run
 from support.pyiceberg_tables import data_paths, drop_rows, make, open_lake, publish_at
 from support.pyiceberg_tables import stray as stray_file
@@ -238,3 +241,66 @@ def test_flush_of_all_tables_and_of_those_that_are_due(tmp_path):
     told = run(folder, "flush", "--format", "json").stdout.splitlines()
     assert [json.loads(line)["rows_copied"] for line in told] == [1, 0]
     assert "inline       0 rows more" in run(folder, "show", "shop.many").stdout
+
+
+def inline_table(lake: icefloe.Lake, name: str, *ids: int) -> icefloe.Table:
+    properties = {"icefloe.inline.enabled": "true", "icefloe.inline.row-limit": "2"}
+    table = lake.create_table(name, pa.schema([("id", pa.int64())]), properties=properties)
+    table.insert([{"id": number} for number in ids])
+    return table
+
+
+def break_table(lake: icefloe.Lake, name: str) -> None:
+    location = lake.table(name).iceberg.metadata_location
+    Path(location.removeprefix("file://")).write_text("{")
+
+
+def test_a_table_that_cannot_be_flushed_keeps_no_other_from_it(tmp_path):
+    with open_lake(tmp_path / "lake") as lake:
+        lake._flusher.stop()  # the command line flushes
+        inline_table(lake, "shop.a_broken", 1, 2)
+        good = inline_table(lake, "shop.b", 1, 2)
+        later = lake.create_table("shop.a_later", pa.schema([("id", pa.int64())]))
+        file = Path(later.iceberg.metadata_location.removeprefix("file://"))
+        metadata = json.loads(file.read_text()) | {"format-version": 3, "next-row-id": 0}
+        file.write_text(json.dumps(metadata))
+        with pytest.raises(UnsupportedTableError):
+            _ = lake.table("shop.a_later").inline
+        break_table(lake, "shop.a_broken")
+        told = run(tmp_path / "lake", "flush", "--due")
+        assert told.stdout.startswith("flush: 2 rows moved to data files in ")
+        assert told.exit_code == 1
+        first, last = told.stderr.splitlines()
+        assert first.startswith("shop.a_broken: ")
+        assert last == "Not all inline rows were flushed: see shop.a_broken."
+        assert (good.inline.rows, good.count()) == (0, 2)
+        alone = run(tmp_path / "lake", "flush", "shop.a_broken")
+        assert (alone.exit_code, alone.stderr.count("\n")) == (1, 1)
+
+
+def test_a_watch_flushes_until_it_is_interrupted(tmp_path):
+    with open_lake(tmp_path / "lake") as lake:
+        lake._flusher.stop()
+        inline_table(lake, "shop.a_broken", 1, 2)
+        table = inline_table(lake, "shop.b", 1)
+        break_table(lake, "shop.a_broken")
+        command = [sys.executable, "-m", "icefloe", "flush", "--due", "--watch", "0.1"]
+        watch = subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            for number in (2, 3):
+                table.insert([{"id": 10 * number}, {"id": 10 * number + 1}])
+                deadline = time.monotonic() + 60
+                while table.inline.rows and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                assert (table.inline.rows, table.count()) == (0, 2 * number - 1)
+            table.insert([{"id": 99}])
+            time.sleep(0.5)
+            assert table.inline.rows == 1  # not due
+        finally:
+            watch.send_signal(signal.SIGINT)
+            out, err = watch.communicate(timeout=60)
+    assert out.count("rows moved to data files") == 2
+    assert "shop.a_broken: " in err
+    assert watch.returncode == 130
