@@ -60,7 +60,9 @@ class Writers:
                 try:
                     self._insert(table, number)
                 except Exception as error:  # noqa: BLE001 - judged by the test
-                    self.stopped.append(error)
+                    with self._more:
+                        self.stopped.append(error)
+                        self._more.notify_all()
                     break
                 with self._more:
                     self.done.append(number)
@@ -72,6 +74,11 @@ class Writers:
         with self._more:
             target = len(self.done) + more
             assert self._more.wait_for(lambda: len(self.done) >= target or self.stopped, 120)
+
+    def wait_until_stopped(self, count: int = 4) -> None:
+        """Let writers begin another insert, which fails."""
+        with self._more:
+            assert self._more.wait_for(lambda: len(self.stopped) == count, 120)
 
     def end(self) -> None:
         self._over.set()
@@ -238,6 +245,7 @@ def test_a_table_is_renamed_while_rows_are_inserted(place, lake):
     new_table(lake)
     with writers(place) as running:
         lake.rename_table("shop.t", "shop.u")
+        running.wait_until_stopped()
     assert {type(error) for error in running.stopped} == {TableNotFoundError}
     renamed = lake.table("shop.u")
     assert ids(renamed) == [1, 2, 3, *sorted(running.done)]
@@ -252,6 +260,7 @@ def test_a_table_is_dropped_while_rows_are_inserted(place, lake, purge):
     new_table(lake)
     with writers(place) as running:
         lake.drop_table("shop.t", purge=purge)
+        running.wait_until_stopped()
     assert [type(error) for error in running.stopped] == [TableNotFoundError] * 4
     assert (lake.tables("shop"), registered(lake)) == ([], 0)
     assert ids(new_table(lake)) == [1, 2, 3]
@@ -333,6 +342,8 @@ def test_the_tier_is_switched_off_and_on_while_rows_are_inserted(place, lake):
             late = set(running.done) - set(filed)
             assert late <= set(ids(table))
             running.wait_for(4)
+            while None not in modes:  # those may have begun before it was off
+                running.wait_for(1)
             evolve(lambda: table.set_properties(INLINE))
             running.wait_for(8)
     assert (running.stopped, modes) == ([], {"inline", None})
