@@ -30,6 +30,7 @@ from pyiceberg.types import (
 )
 from pyspark.sql.connect import functions as F
 
+from icefloe.commit import manifest_layout
 from icefloe.scan import arrow_rows
 from icefloe.schema.arrow_values import arrow_schema
 from support.inline_lakes import SparkNeededError, open_place
@@ -93,6 +94,7 @@ NEW: dict[str, list[Literal]] = {
     "b": [("TRUE", True), ("FALSE", False)],
 }
 MODES = {f"write.{kind}.mode": "merge-on-read" for kind in ("delete", "update")}
+MERGES = {"commit.manifest.min-count-to-merge": "2"}
 LAYOUTS = [
     (),
     ("b",),
@@ -128,7 +130,7 @@ class Program:
         self.rows = random_rows(self.chosen, 0, 40)
         lake = open_place(str(folder))
         lake.create_namespace("default")
-        lake.catalog.create_table("default.t", SCHEMA, properties=MODES)
+        lake.catalog.create_table("default.t", SCHEMA, properties=MODES | MERGES)
         self.table = lake.table("t")
         self.literals = dict(LITERALS)
         self.layout()
@@ -224,9 +226,12 @@ def test_partitions_have_all_digits_of_a_double(tmp_path):
     assert {live.file.partition[0] for live in data_files(table)} == set(values[:-1])
 
 
+@pytest.mark.requirement("U01", "X03")
 @pytest.mark.parametrize("seed", seeds(3, 300))
 def test_a_random_program(tmp_path, monkeypatch, seed):
+    """Manifests are merged, and split at a few entries."""
     monkeypatch.setattr(arrow_rows, "MOST_FILES", 10_000)
+    monkeypatch.setattr(manifest_layout, "MOST_ENTRIES", 3)
     program, changes = Program(tmp_path, seed), 0
     for _ in range(10):
         if len(program.rows) < 12:
@@ -238,6 +243,8 @@ def test_a_random_program(tmp_path, monkeypatch, seed):
             program.append()
         elif roll < 0.35:
             program.layout()
+        elif roll < 0.4:
+            program.table.rewrite_manifests()
         else:
             changes += program.change()
             program.check()
