@@ -79,7 +79,7 @@ def _values(rows: pa.Table, path: Sequence[str]) -> pa.Array:
 
 def _apply(transform: Transform[Any, Any], values: pa.Array, source: Any) -> pa.Array | None:
     match transform:
-        case IdentityTransform():
+        case IdentityTransform() if not isinstance(source, ice.TimeType | ice.UUIDType):
             return _internal(values, source)
         case BucketTransform():
             return _bucket(values, source, transform.num_buckets)

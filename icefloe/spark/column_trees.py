@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from typing import Any, TypeAlias, cast
+from uuid import uuid4
 
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import types as T
@@ -144,9 +145,9 @@ _OPERATORS = {
     "Cast": "cast",
     "UnresolvedExtractValue": "getitem",
 }
-# Of which the JSON has no exact value; an object is asked for each, which takes two calls.
-_ASKED_FOR = ("timestamp",)
-_MOST_ASKED = 100
+# Of which the JSON has no exact value.
+_ASKED_FOR = ("timestamp", "date")
+_MOST_ASKED = 100  # timestamps: an object is asked for each, which takes two calls
 _EPOCH = date(1970, 1, 1)
 
 
@@ -154,7 +155,7 @@ def _read_classic(column: Column, spark: SparkSession) -> ColumnTree:
     """Read Catalyst's tree as JSON: two calls to the JVM, however large the tree is."""
     expression = cast(Any, spark)._jsparkSession.expression(cast(Any, column)._jc)
     nodes: list[Mapping[str, Any]] = json.loads(expression.toJSON())
-    values = _asked_values(expression, nodes)
+    values = _asked_values(expression, nodes, spark)
     has_escape = any(_class_of(node) == "Like" for node in nodes) and _has_escape(column)
     # Nodes come before their children, so that from the end each finds its children on the stack.
     stack: list[ColumnTree] = []
@@ -181,18 +182,38 @@ def _has_escape(column: Column) -> bool:
     return "escape" in text or "${" in text
 
 
-def _asked_values(expression: Any, nodes: list[Mapping[str, Any]]) -> dict[int, int]:
-    """The values of timestamps by the node's number: JSON has them in a zone, which may repeat."""
+def _asked_values(
+    expression: Any, nodes: list[Mapping[str, Any]], spark: SparkSession
+) -> dict[int, int]:
+    """The values of dates and timestamps by the node's number.
+
+    JSON has both in the JVM's zone, which may lack a day or have an hour twice, and dates before
+    1582 in another calendar.
+    """
     leaves = [number for number, node in enumerate(nodes) if not node["num-children"]]
-    asked = [
-        (place, number)
-        for place, number in enumerate(leaves)
-        if _class_of(nodes[number]) == "Literal" and nodes[number]["dataType"] in _ASKED_FOR
-    ]
-    if not 0 < len(asked) <= _MOST_ASKED:
-        return {}
-    objects = expression.collectLeaves()
-    return {number: objects.apply(place).value() for place, number in asked}
+    places: dict[str, dict[int, int]] = {kind: {} for kind in _ASKED_FOR}
+    for place, number in enumerate(leaves):
+        kind = nodes[number].get("dataType")
+        if _class_of(nodes[number]) == "Literal" and isinstance(kind, str) and kind in places:
+            places[kind][place] = number
+    objects = expression.collectLeaves() if any(places.values()) else None
+    values: dict[int, int] = {}
+    if len(places["timestamp"]) <= _MOST_ASKED:
+        values |= {n: objects.apply(at).value() for at, n in places["timestamp"].items()}
+    # Under this setting their texts are of the other calendar too.
+    if places["date"] and spark.conf.get(_PARSER_POLICY, "") != "LEGACY":
+        between = uuid4().hex
+        texts = objects.mkString(between).split(between)
+        values |= {
+            number: (date.fromisoformat(texts[place]) - _EPOCH).days
+            for place, number in places["date"].items()
+            if _PLAIN_DATE.fullmatch(texts[place])
+        }
+    return values
+
+
+_PARSER_POLICY = "spark.sql.legacy.timeParserPolicy"
+_PLAIN_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
 def _catalyst(
@@ -229,7 +250,7 @@ def _literal(node: Mapping[str, Any], asked: int | None) -> ColumnTree:
     read = _READERS.get(kind.partition("(")[0]) if isinstance(kind, str) else None
     try:
         return Opaque() if read is None else TypedLiteral(kind, read(text))
-    except ValueError:  # a year of more than four digits
+    except ValueError:  # not in the form that is expected
         return Opaque()
 
 
@@ -242,7 +263,6 @@ _READERS: Mapping[str, Callable[[str], bool | int | float | str]] = {
     "double": float,
     "decimal": str,
     "string": str,
-    "date": lambda text: (date.fromisoformat(text) - _EPOCH).days,
     "timestamp_ntz": int,
 }
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from icefloe.spark.columns import PREFIX
 from icefloe.spark.errors import detect_jvm_exit, translate_spark_errors
 from icefloe.spark.session import spark_conf
 
@@ -23,6 +26,7 @@ _UNITS = {
     for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))
 }
 _ENDLESS = 2**63 - 1
+_NUMBER = f"{PREFIX}number"
 
 
 def frame_of(spark: SparkSession, table: pa.Table, schema: StructType | None = None) -> DataFrame:
@@ -69,15 +73,24 @@ def numbers(spark: SparkSession, count: int) -> DataFrame:
 
 
 def few_rows(frame: DataFrame, rows: int, size: int) -> pa.Table | None:
-    """All rows of a DataFrame; None where Spark expects, or finds, more rows or bytes than that.
+    """All rows of a DataFrame in its order; None where Spark expects, or finds, more than that.
 
-    One that Spark expects to be larger is not read at all.
+    One that Spark expects to have more bytes is not read at all.
     """
     with translate_spark_errors():
         if expected_bytes(frame) > size:
             return None
-        table = frame.limit(rows + 1).toArrow()
-    return table if table.num_rows <= rows and table.nbytes <= size else None
+        # A limit has one task fetch the parts of the others, in the order in which they come.
+        numbered = frame.selectExpr("*", f"monotonically_increasing_id() AS {_NUMBER}")
+        table = numbered.limit(rows + 1).toArrow()
+    if table.num_rows > rows:
+        return None
+    last = table.num_columns - 1
+    numbers, table = table.column(last), table.remove_column(last)
+    if table.nbytes > size:
+        return None
+    order = numbers.to_numpy()
+    return table if np.all(order[1:] > order[:-1]) else table.take(pc.sort_indices(numbers))
 
 
 def expected_bytes(frame: DataFrame) -> int:

@@ -23,6 +23,7 @@ from icefloe.errors import (
     StatementError,
     TypeMismatchError,
 )
+from icefloe.spark.frames import few_rows
 from icefloe.spark.session import READS_BY_ID
 from support.tables import data_files, delete_files, rows, snapshots, summary
 from support.unreferenced_files import leftovers
@@ -441,3 +442,10 @@ def test_conditions_as_columns_skip_the_files_of_their_text(table, spark):
     ]
     assert pairs[2][1].execute().rows_deleted == 1
     assert table.count() == 19
+
+
+def test_few_rows_of_several_tasks_keep_their_order(spark):
+    """The first of the source rows that match one row is the first in the source."""
+    rows = spark.range(0, 40_000, 1, 8).filter("id >= 0")
+    for _ in range(3):
+        assert few_rows(rows, 50_000, 2**23).column("id").to_pylist() == [*range(40_000)]

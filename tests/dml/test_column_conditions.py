@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from icefloe import Table
 from icefloe.commands.bind import columns_named, has_subquery, lower_condition
 from icefloe.errors import ConflictError
 from icefloe.pruning.candidates import plan_files
-from icefloe.spark.column_trees import ColumnReader
+from icefloe.spark.column_trees import ColumnReader, TypedLiteral, nodes_of
 from support.column_forms import OTHERS, Form, random_forms
 from support.races import once_before_publish
 from support.random_conditions import SCHEMA, random_rows
@@ -133,6 +133,36 @@ def test_the_zone_of_the_active_session_does_not_matter(table, spark):
         spark.conf.set("spark.sql.session.timeZone", "UTC")
     assert in_berlin == ColumnReader(lambda: spark).tree(condition)
     assert in_berlin.children[1].value == int(instant.timestamp()) * 1_000_000
+
+
+DAYS = ["1582-10-04", "1582-10-10", "1582-10-15", "0001-01-01", "1500-02-28", "2011-12-30"]
+
+
+@pytest.mark.parametrize("day", DAYS)
+def test_a_date_is_of_the_calendar_and_zone_of_the_table(spark, day):
+    """The JVM's dates lack days, and those before 1582 are of another calendar."""
+    read = ColumnReader(lambda: spark).tree
+    zones = spark._jvm.java.util.TimeZone
+    before = zones.getDefault()
+    condition = F.expr(f"day = DATE '{day}' AND s = 'x' AND day < DATE '2024-02-29'")
+    zones.setDefault(zones.getTimeZone("Pacific/Apia"))  # which had no 30 December 2011
+    try:
+        tree = read(condition)
+    finally:
+        zones.setDefault(before)
+    days = [n.value for n in nodes_of(tree) if isinstance(n, TypedLiteral) and n.type == "date"]
+    assert days == [(date.fromisoformat(d) - date(1970, 1, 1)).days for d in (day, "2024-02-29")]
+
+
+def test_other_dates_say_nothing(spark, table):
+    for day in ("-0044-03-15", "+12024-01-01"):
+        assert kept(table, F.expr(f"day = DATE '{day}'")) == {row["id"] for row in ROWS}
+    spark.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")
+    try:
+        legacy = F.expr("day = DATE '1582-10-10'")
+        assert kept(table, legacy) == {row["id"] for row in ROWS}
+    finally:
+        spark.conf.unset("spark.sql.legacy.timeParserPolicy")
 
 
 def test_columns_of_other_rows_say_nothing(table, spark):

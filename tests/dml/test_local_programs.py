@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,12 @@ from pyiceberg.types import (
     NestedField,
     StringType,
     TimestamptzType,
+    TimeType,
 )
 from pyspark.sql.connect import functions as F
 
 from icefloe.commit import manifest_layout
+from icefloe.errors import UnsupportedTableError
 from icefloe.scan import arrow_rows
 from icefloe.schema.arrow_values import arrow_schema
 from support.inline_lakes import SparkNeededError, open_place
@@ -224,6 +226,27 @@ def test_partitions_have_all_digits_of_a_double(tmp_path):
         assert table.count(F.col("d") == literal) == 1
     assert table.count("d = 0.1 OR d > 1e20") == 2
     assert {live.file.partition[0] for live in data_files(table)} == set(values[:-1])
+
+
+def test_partitions_of_times_are_left_to_spark(tmp_path):
+    """Which refuses tables with such a column."""
+    lake = open_place(str(tmp_path))
+    lake.create_namespace("default")
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=False),
+        NestedField(2, "at", TimeType(), required=False),
+    )
+    lake.catalog.create_table("default.t", schema, properties=MODES)
+    table = lake.table("t")
+    table.iceberg.append(pa.table({"id": [1, 2], "at": [time(1, 2, 3), None]}))
+    assert table.update().set("id", "5").where("id = 1").execute().rows_updated == 1
+    table.evolve_partitions(["at"])
+    with pytest.raises(UnsupportedTableError, match="'at' has type time"):
+        table.update().set("id", "6").where("id = 5").execute()
+    assert table.iceberg.scan().to_arrow().sort_by("id").to_pylist() == [
+        {"id": 2, "at": None},
+        {"id": 5, "at": time(1, 2, 3)},
+    ]
 
 
 @pytest.mark.requirement("U01", "X03")

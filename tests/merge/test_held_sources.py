@@ -94,6 +94,15 @@ def test_a_column_of_the_sources_own_frame_keeps_it_in_spark(spark):
     assert held_rows(by_name, reader(spark)).num_rows == 1
 
 
+def test_rows_that_pyspark_cannot_convert_stay_in_spark(table_of, spark):
+    """A NULL of a type with a field that must not be NULL."""
+    source = spark.range(3).selectExpr("id", "array(named_struct('c', id), NULL) AS a")
+    assert held_rows(statement_of(source), reader(spark)) is None
+    table = table_of("id BIGINT, a ARRAY<STRUCT<c: BIGINT>>", [{"id": 1, "a": None}])
+    assert table.upsert(source, ["id"]).execute().rows_updated == 1
+    assert [row["a"][0]["c"] for row in table.scan().orderBy("id").collect()] == [0, 1, 2]
+
+
 def test_what_spark_expects_to_be_large_is_not_read(spark, jobs):
     before = jobs()
     assert few_rows(spark.range(10**9), 1000, 2**20) is None

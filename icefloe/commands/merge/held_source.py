@@ -137,7 +137,10 @@ def held_rows(statement: MergeStatement, reader: ColumnReader) -> pa.Table | Non
         return None
     local = statement.local
     if local is None or not _has_types(local, schema):
-        return _in_utc(few_rows(statement.source, _MOST_ROWS, _MOST_BYTES))
+        try:
+            return _in_utc(few_rows(statement.source, _MOST_ROWS, _MOST_BYTES))
+        except pa.ArrowException:  # of PySpark, for a NULL that has fields which must not be NULL
+            return None
     return local if local.num_rows <= _MOST_ROWS and local.nbytes <= _MOST_BYTES else None
 
 
