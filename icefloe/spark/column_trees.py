@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -196,7 +197,9 @@ def _asked_values(
         kind = nodes[number].get("dataType")
         if _class_of(nodes[number]) == "Literal" and isinstance(kind, str) and kind in places:
             places[kind][place] = number
-    objects = expression.collectLeaves() if any(places.values()) else None
+    if not any(places.values()):
+        return {}
+    objects: Any = expression.collectLeaves()
     values: dict[int, int] = {}
     if len(places["timestamp"]) <= _MOST_ASKED:
         values |= {n: objects.apply(at).value() for at, n in places["timestamp"].items()}
@@ -204,16 +207,13 @@ def _asked_values(
     if places["date"] and spark.conf.get(_PARSER_POLICY, "") != "LEGACY":
         between = uuid4().hex
         texts = objects.mkString(between).split(between)
-        values |= {
-            number: (date.fromisoformat(texts[place]) - _EPOCH).days
-            for place, number in places["date"].items()
-            if _PLAIN_DATE.fullmatch(texts[place])
-        }
+        for place, number in places["date"].items():
+            with suppress(ValueError):  # a year that Python does not have
+                values[number] = (date.fromisoformat(texts[place]) - _EPOCH).days
     return values
 
 
 _PARSER_POLICY = "spark.sql.legacy.timeParserPolicy"
-_PLAIN_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
 def _catalyst(
