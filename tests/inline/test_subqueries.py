@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -235,3 +236,33 @@ def test_the_first_inline_row_of_a_table_conflicts_with_a_subquery(table_of, oth
     assert rows(table, "id", "n") == [(1, 1), (2, 2), (9, 100)]
     assert update.execute().rows_updated == 3
     assert rows(table, "id", "n") == [(1, 100), (2, 100), (9, 100)]
+
+
+@pytest.mark.requirement("U13", "L27")
+@pytest.mark.slow
+def test_concurrent_statements_that_count_on_from_all_rows_have_a_serial_order(
+    inline_of, lake, other
+):
+    """Each statement takes the number after the greatest: none is taken twice or left out."""
+    table, count = inline_of(), 8
+    table.update().set("n", "0").execute()
+    table.insert([row(6, n=0), row(7, n=0)])
+
+    def count_on(mine: Lake, ids: list[int]) -> None:
+        for number in range(count):
+            update = mine.table("t0").update().set("n", "(SELECT max(n) + 1 FROM t0)")
+            update = update.where(f"id = {ids[number % len(ids)]}").with_options(retries=100)
+            assert update.execute().rows_updated == 1
+
+    def disturb(mine: Lake) -> None:
+        for number in range(count):
+            mine.table("t0").insert([row(100 + number, n=None)])
+            mine.table("t0").flush()
+
+    with ThreadPoolExecutor(3) as pool:
+        work = [pool.submit(count_on, lake, [1, 6]), pool.submit(count_on, other, [6, 4, 2])]
+        work.append(pool.submit(disturb, other))
+        for each in work:
+            each.result()
+    assert table.scan().agg({"n": "max"}).first()[0] == 2 * count
+    assert table.count() == 7 + count
