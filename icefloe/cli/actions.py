@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -42,6 +42,7 @@ from icefloe.redaction import redacted
 from icefloe.settings import INLINE, INLINE_STORE
 
 STDIN = "-"
+DEFAULT_WAREHOUSE = Path("lake")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,15 @@ class LakeOptions:
 
     warehouse: Path | None
     catalog: str | None
+
+    @property
+    def command(self) -> Sequence[str]:
+        """The words that open this lake on the command line."""
+        if self.catalog is not None:
+            return ("icefloe", "--catalog", self.catalog)
+        if self.warehouse == DEFAULT_WAREHOUSE:
+            return ("icefloe",)
+        return ("icefloe", "--warehouse", str(self.warehouse))
 
     @contextmanager
     def open(self) -> Iterator[Lake]:
@@ -224,7 +234,7 @@ def show_page(options: LakeOptions, port: int, *, opens_browser: bool) -> None:
                 return lake.spark
 
         place = options.catalog or str(options.warehouse)
-        serve(lake, place, port, opened, start_spark)
+        serve(lake, place, port, opened, start_spark, options.command)
 
 
 @contextmanager

@@ -54,9 +54,9 @@ class _GlobalOptions:
 
     def lake(self) -> LakeOptions:
         """The lake to open; the folder `lake` by default."""
-        from icefloe.cli.actions import LakeOptions
+        from icefloe.cli.actions import DEFAULT_WAREHOUSE, LakeOptions
 
-        warehouse = self.warehouse if self.catalog else self.warehouse or Path("lake")
+        warehouse = self.warehouse if self.catalog else self.warehouse or DEFAULT_WAREHOUSE
         return LakeOptions(warehouse, self.catalog)
 
     def output(self, format: Format | None, limit: int | None = None) -> Output:

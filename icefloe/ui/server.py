@@ -6,7 +6,7 @@ import json
 import logging
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -227,6 +227,7 @@ def serve(
     port: int,
     opened: Callable[[str], None],
     start_spark: Callable[[], SparkSession] | None = None,
+    command: Sequence[str] = ("icefloe",),
 ) -> None:
     """Serve the page of a lake until Ctrl-C.
 
@@ -236,13 +237,14 @@ def serve(
         port: The port on loopback; 0 for any that is free.
         opened: Called with the address, which has the token, when the page can be opened.
         start_spark: Starts the session for the SQL box; by default the lake does.
+        command: The words that open the lake on the command line, before `compact`, say.
     """
     listening = _listen(port)
     port = listening.getsockname()[1]
     token = secrets.token_urlsafe(24)
     box = SqlBox(lake, start_spark)
     config = uvicorn.Config(
-        make_app(LakeViews(lake, place), box, token, port),
+        make_app(LakeViews(lake, place, command), box, token, port),
         log_level="warning",
         access_log=False,
         server_header=False,

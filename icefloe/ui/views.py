@@ -5,6 +5,7 @@ Facts of a table are computed once for each version of its metadata.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -91,9 +92,10 @@ class TableView:
 class LakeViews:
     """The views of a lake's tables."""
 
-    def __init__(self, lake: Lake, place: str) -> None:
+    def __init__(self, lake: Lake, place: str, command: Sequence[str] = ("icefloe",)) -> None:
         self._lake = lake
         self._place = place
+        self._command = command
         self._lock = Lock()
         self._views: dict[str, tuple[float, TableView]] = {}
 
@@ -184,7 +186,12 @@ class LakeViews:
             "expire": expiry(view.state),
             "flush": _or_problem(lambda: inline_rows(self._lake.tier, view.state)),
             "indexes": index_coverage(view.state, view.files),
+            "commands": {verb: self._shell(verb, name) for verb in ("compact", "expire", "flush")},
         }
+
+    def _shell(self, verb: str, name: str) -> str:
+        """A command of maintenance for a shell, where a name is one word, whatever it has."""
+        return shlex.join([*self._command, verb, name])
 
     def expired(self, name: str) -> Json:
         """The files that expiry would delete."""

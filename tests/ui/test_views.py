@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import socket
 import sys
 from dataclasses import replace
@@ -295,6 +296,28 @@ def test_of_a_large_table_the_page_gets_aggregates(views, catalog):
     assert all(size < 300 * 1200 for size in sizes.values()), sizes
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (LakeOptions(Path("lake"), None), ["icefloe", "compact"]),
+        (
+            LakeOptions(Path("my lakes/$x"), None),
+            ["icefloe", "--warehouse", "my lakes/$x", "compact"],
+        ),
+        (LakeOptions(None, "prod"), ["icefloe", "--catalog", "prod", "compact"]),
+    ],
+)
+def test_commands_to_copy_open_the_lake_and_take_any_name_as_a_word(
+    cold_lake, catalog, options, words
+):
+    """Who copies a command into a shell runs nothing that a table's name says."""
+    name = "shop.a$(touch pwned)'; touch pwned"
+    orders(catalog, *name.split("."))
+    commands = LakeViews(cold_lake, "lake", options.command).upkeep(name)["commands"]
+    assert shlex.split(commands["compact"]) == [*words, name]
+    assert list(commands) == ["compact", "expire", "flush"]
+
+
 def invoke(folder: Path, *options: str) -> Result:
     command = ["--warehouse", str(folder), "ui", "--no-browser", *options]
     return CliRunner().invoke(app, command)
@@ -328,7 +351,8 @@ def test_the_browser_gets_the_token_in_a_file_of_the_user(tmp_path, catalog, mon
         file = Path(uri.removeprefix("file://"))
         opened.append((uri, file.stat().st_mode & 0o777, file.read_text()))
 
-    def serve(lake, place, port, ready, start_spark):
+    def serve(lake, place, port, ready, start_spark, command):
+        assert command[1:] == ("--warehouse", str(tmp_path / "lake"))
         ready("http://127.0.0.1:1/?token=secret&x")
 
     monkeypatch.setattr("webbrowser.open", look)

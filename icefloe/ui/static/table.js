@@ -265,14 +265,13 @@ async function upkeepTab(name, signal) {
   const data = await get("upkeep", { table: name }, signal);
   return [
     h("p", { cls: "note", text: "Estimates from metadata. Nothing is run from this page." }),
-    h("div", { cls: "grid3" }, compactCard(data.compact, name), expireCard(data.expire, name, signal), flushCard(data.flush, name)),
+    h("div", { cls: "grid3" }, compactCard(data.compact, data.commands.compact), expireCard(data.expire, name, signal, data.commands.expire), flushCard(data.flush, data.commands.flush)),
     indexesCard(data.indexes),
   ];
 }
 const upkeepCard = (title, badge, content, text) => h("section", { cls: "card upkeep", "aria-label": title }, h("div", { cls: "card-head" }, h("h2", { text: title }), badge), content, command(text));
 
-function compactCard(found, name) {
-  const text = `icefloe compact ${name}`;
+function compactCard(found, text) {
   if (found.refused) return upkeepCard("Compact", pill("refused", "bad"), h("p", { cls: "note", text: found.refused }), text);
   if (!found.files_in) return upkeepCard("Compact", pill("nothing to do", "good"), h("p", { cls: "note", text: `No file would gain: the target is ${bytes(found.target)}, there are no deletes, and nothing to combine or split.` }), text);
   const saved = found.bytes_in - found.bytes_out;
@@ -281,8 +280,7 @@ function compactCard(found, name) {
     facts([["Rewrites", `${count(found.files_in, "file")} of ${bytes(found.bytes_in)}`], ["Writes", `about ${count(found.files_out, "file")} of ${bytes(found.bytes_out)}`], saved > 0 ? ["Frees", `${bytes(saved)}, once old snapshots expire`] : null, found.rows_dropped ? ["Drops", `${int(found.rows_dropped)} deleted rows`] : null, found.with_deletes ? ["With deletes", count(found.with_deletes, "file")] : null, found.repartitioned ? ["Repartitions", `${count(found.repartitioned, "file")} of an earlier partitioning`] : null])], text);
 }
 
-function expireCard(found, name, signal) {
-  const text = `icefloe expire ${name}`;
+function expireCard(found, name, signal, text) {
   const files = h("div", { "aria-live": "polite" });
   const kept = `${found.min_snapshots > 1 ? `at least ${found.min_snapshots} and ` : ""}those younger than ${lasts(found.max_age_ms)}`;
   const ages = facts([["Keeps", kept], found.oldest ? ["Oldest snapshot", since(found.oldest)] : null, found.refs.length ? ["Refs", found.refs.join(", ")] : null]);
@@ -300,8 +298,7 @@ function expireCard(found, name, signal) {
   return upkeepCard("Expire", pill("worth it", "warn"), [h("p", { cls: "big" }, int(found.expired), " ", h("small", { text: `of ${count(found.snapshots, "snapshot")} would expire` })), ages, button, files], text);
 }
 
-function flushCard(found, name) {
-  const text = `icefloe flush ${name}`;
+function flushCard(found, text) {
   if (found === null) return upkeepCard("Flush", pill("no inline tier"), h("p", { cls: "note", text: "Rows of this table are in files alone. The property icefloe.inline.enabled stores small writes in the catalog's database first." }), text);
   if (found.problem) return upkeepCard("Flush", pill("unknown", "bad"), h("p", { cls: "note", text: found.problem }), text);
   const waiting = found.rows + found.deletes;
