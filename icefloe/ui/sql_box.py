@@ -53,8 +53,11 @@ ReadOnly: TypeAlias = Query | Explain | Show
 MOST_ROWS = 200
 MOST_FILES = 200
 _MOST_CHARACTERS = 2000
-# Functions that call any code of the JVM, or read any file of the server.
-RUN_CODE = ("reflect", "try_reflect", "java_method", "from_protobuf", "to_protobuf")
+# Functions that call any code of the JVM, or read a file or an address that their arguments name.
+RUN_CODE = (
+    *("reflect", "try_reflect", "java_method", "from_protobuf", "to_protobuf"),
+    *("from_xml", "schema_of_xml", "from_avro", "schema_of_avro"),
+)
 _RUN_CODE = re.compile(rf"\b({'|'.join(RUN_CODE)})\b", re.IGNORECASE)
 _INSERT = re.compile(r"\binsert\b", re.IGNORECASE)
 _USING = re.compile(r"\busing\b", re.IGNORECASE)
