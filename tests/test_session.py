@@ -294,6 +294,29 @@ def test_a_heap_that_is_asked_for_is_taken(tmp_path):
     assert 600 < int(re.search(r"HEAP (\d+)", told)[1]) <= 700
 
 
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_session_that_icefloe_starts_listens_on_loopback_alone(tmp_path):
+    script = """
+        import icefloe, psutil
+        rows = [{"id": n, "text": str(n) * 2000} for n in range(2000)]
+        with icefloe.connect("lake") as lake:
+            table = lake.create_table("t", "id BIGINT, text STRING")
+            table.append(rows)
+            print("ROWS", len(table.scan().collect()))
+            ours = psutil.Process()
+            for process in (ours, *ours.children(recursive=True)):
+                for each in process.net_connections():
+                    if each.status == psutil.CONN_LISTEN:
+                        print("LISTENS", each.laddr.ip)
+    """
+    told = run_script(script, tmp_path)
+    assert "ROWS 2000" in told
+    listening = re.findall(r"LISTENS (\S+)", told)
+    assert len(listening) >= 3
+    assert set(listening) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
