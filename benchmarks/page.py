@@ -49,7 +49,7 @@ ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "-
 _COLUMNS = 20
 _MANIFESTS = 10
 _DAY_MS = 86_400_000
-_PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 
 
 def main() -> None:
@@ -76,7 +76,7 @@ def _report(page, address: str, view: str) -> None:
     page.goto(f"{address}#/table/{NAME}/{view}")
     page.wait_for_selector(VIEWS[view])
     drawn = page.evaluate("performance.now()")
-    print(f"{view:10}{page.evaluate(_PAINT):14.0f}{drawn:11.0f}")
+    print(f"{view:10}{page.evaluate(FIRST_PAINT):14.0f}{drawn:11.0f}")
     page.close()
 
 
