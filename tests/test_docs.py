@@ -24,6 +24,7 @@ from support.rest_catalog import running_catalog
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.every_variant
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+WITH_OUTPUT = re.compile(r"```python\n(.*?)```(?:\n+```text\n(.*?)```)?", re.DOTALL)
 
 
 def pages() -> list[str]:
@@ -63,16 +64,25 @@ SLOW_PAGES = {
     ],
 )
 def test_examples_run_as_written(page, spark, tmp_path, monkeypatch, capsys):
-    """The worked daily reload is docs/replace_where.md; shell commands run after the Python."""
+    """The worked daily reload is docs/replace_where.md; shell commands run after the Python.
+
+    A `text` block after a `python` block is what that prints.
+    """
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # Polars warns without its own
     if "import duckdb" in text_of(page):
         for extension in ("avro", "iceberg"):  # in place of INSTALL, which downloads them
             duckdb_extensions.import_extension(extension)
-    for block in BLOCK.findall(text_of(page)):
+    outputs = []
+    for block, shown in WITH_OUTPUT.findall(text_of(page)):
         exec(compile(block, page, "exec"), names)
-    assert capsys.readouterr().out
+        outputs.append(capsys.readouterr().out)
+        if shown:
+            assert is_printed(shown, outputs[-1]), (
+                f"{page} shows:\n{shown}\nPrinted:\n{outputs[-1]}"
+            )
+    assert any(outputs)
 
     for line in commands(text_of(page), "icefloe "):
         words = shlex.split(line.replace("--catalog prod", "--warehouse lake"), comments=True)
@@ -80,6 +90,25 @@ def test_examples_run_as_written(page, spark, tmp_path, monkeypatch, capsys):
             continue
         done = CliRunner().invoke(app, words[1:])
         assert done.exit_code == 0, f"{line}: {done.output}"
+
+
+def is_printed(shown: str, printed: str) -> bool:
+    """Whether a page shows what was printed; … is any text within a line."""
+    pattern = "[^\n]*".join(map(re.escape, without_spaces(shown).split("…")))
+    return re.fullmatch(pattern, without_spaces(printed)) is not None
+
+
+def without_spaces(text: str) -> str:
+    """A text without spaces at the ends of its lines."""
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
+def test_outputs_that_differ_from_a_page_are_found():
+    assert is_printed("a … c\nd\n", "\na 123 c  \nd\n\n")
+    assert is_printed("(…)", "(1)")
+    assert not is_printed("a … c\nd", "a 1\n2 c\nd")
+    assert not is_printed("a\nd", "a\nb\nd")
+    assert not is_printed("2 rows", "12 rows")
 
 
 def commands(page: str, start: str) -> list[str]:
