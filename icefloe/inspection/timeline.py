@@ -105,7 +105,7 @@ def _costs(summary: Mapping[str, str]) -> dict[str, int | None]:
 
 def _number(summary: Mapping[str, str], key: str) -> int | None:
     text = summary.get(key)
-    return int(text) if text is not None and text.isdecimal() else None
+    return int(text) if text is not None and text.isdecimal() and len(text) < 20 else None
 
 
 # -------------------------------------------------------------------------------------------------

@@ -101,6 +101,18 @@ def test_a_compaction_of_another_engine_changes_no_row(catalog):
     assert "deleted" not in found
 
 
+@pytest.mark.parametrize("text", ["9" * 5000, "-3", "1e9", "", "4 rows"])
+def test_a_count_that_is_no_number_is_left_out(catalog, text):
+    state = state_of(orders(catalog), "shop.orders")
+    last = state.metadata.snapshots[-1]
+    summary = Summary(Operation.APPEND, **{"added-records": text, "added-data-files": "4"})
+    changed = last.model_copy(update={"summary": summary})
+    metadata = state.metadata.model_copy(update={"snapshots": [changed]})
+    (found,) = timelines.timeline(replace(state, metadata=metadata))["snapshots"]
+    assert found["files_added"] == 4
+    assert "inserted" not in found
+
+
 def test_of_a_long_history_the_newest_snapshots_are_shown(views, catalog, monkeypatch):
     table = orders(catalog)
     monkeypatch.setattr(timelines, "MOST_SNAPSHOTS", 1)
