@@ -324,7 +324,8 @@ def test_a_script_in_names_and_data_is_inert(page, folder, shot):
     open_table(page, f"other.{SCRIPT}", "Columns")
     page.get_by_role("combobox", name="Column").select_option(SCRIPT)
     page.locator(".overlap").hover(position={"x": 20, "y": 80})
-    expect(page.get_by_role("img", name=f"Bounds of {SCRIPT}")).to_contain_text(SCRIPT)
+    bounds = page.get_by_role("img", name=f"Bounds of {SCRIPT}")
+    expect(bounds).to_contain_text(SCRIPT[:16])  # as manifests keep them
     page.get_by_label("WHERE").fill(f"`{SCRIPT}` = '{SCRIPT}'")
     page.get_by_role("button", name="Which files?").click()
     expect(page.locator("#panel .card").first).to_contain_text("1 of 2 files would be opened")

@@ -194,9 +194,10 @@ export function histogram(steps, target) {
 }
 
 export function overlap(data) {
-  const box = h("div", { cls: "overlap", role: "img", "aria-label": `Bounds of ${data.column} in ${int(data.with_bounds)} files, from ${data.least} to ${data.greatest}` });
+  const H = Math.min(300, 124 + 12 * data.lines.length); // few files need no tall chart
+  const box = h("div", { cls: "overlap", vars: { tall: `${H}px` }, role: "img", "aria-label": `Bounds of ${data.column} in ${int(data.with_bounds)} files, from ${data.least} to ${data.greatest}` });
   function draw() {
-    const width = box.clientWidth || 900, H = 300, low = 66, left = 4, right = width - 4;
+    const width = box.clientWidth || 900, low = 66, left = 4, right = width - 4;
     const at = (v) => left + v * (right - left);
     const most = Math.max(1, ...data.depth);
     const node = s("svg", { viewBox: `0 0 ${width} ${H}`, "aria-hidden": "true" });
