@@ -212,7 +212,7 @@ async function columnsTab(name, signal) {
     h("div", { cls: "card" }, h("h2", { text: "Columns" }), grid([
       { title: "Column", head: true, cell: (one) => one.name },
       { title: "Type", cls: "mono", cell: (one) => one.type },
-      { title: "", cell: (one) => (one.required ? pill("required") : "") },
+      ...(data.columns.some((one) => one.required) ? [{ title: "", cell: (one) => (one.required ? pill("required") : "") }] : []),
       { title: "Bytes", cell: (one) => h("span", { cls: "with-meter" }, h("span", { text: bytes(one.bytes) }), meter(one.share)) },
       { title: "NULLs", num: true, cell: (one) => (one.nulls === null ? h("span", { cls: "faint", text: "unknown" }) : percent(one.nulls)) },
       { title: "An equality opens", cell: (one) => (one.opened === undefined || one.opened === null ? h("span", { cls: "faint", text: "no bounds" }) : h("span", { cls: "with-meter" }, h("span", { text: percent(one.opened) }), meter(one.opened, one.opened > 0.5 ? "var(--rust)" : "var(--teal)"))) },
