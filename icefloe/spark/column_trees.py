@@ -204,7 +204,7 @@ def _asked_values(
     if len(places["timestamp"]) <= _MOST_ASKED:
         values |= {n: objects.apply(at).value() for at, n in places["timestamp"].items()}
     # Under this setting their texts are of the other calendar too.
-    if places["date"] and spark.conf.get(_PARSER_POLICY, "") != "LEGACY":
+    if places["date"] and spark.conf.get(_PARSER_POLICY) != "LEGACY":
         between = uuid4().hex
         texts = objects.mkString(between).split(between)
         for place, number in places["date"].items():
