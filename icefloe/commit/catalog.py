@@ -47,7 +47,7 @@ from icefloe.errors import (
     UnsupportedTableError,
 )
 from icefloe.inline.database import cause_of
-from icefloe.metadata.rest_catalog import is_refused, is_refused_for_now
+from icefloe.metadata.rest_catalog import is_refused, is_refused_for_now, is_unavailable
 from icefloe.metadata.table_state import (
     MetadataUpdates,
     TableState,
@@ -62,6 +62,18 @@ T = TypeVar("T")
 
 class CatalogBusyError(LostRaceError):
     """The catalog provably did not take a commit, and may take it later."""
+
+
+class CatalogUnavailableError(LostRaceError):
+    """The catalog has not applied a commit, but may still do so.
+
+    The commit may be repeated: only one of several can be applied, because all of them add the same
+    snapshot to the same head. Their files must not be deleted.
+    """
+
+    def __init__(self, doubt: CommitStateUnknownError) -> None:
+        super().__init__(str(doubt))
+        self.doubt = doubt
 
 
 def with_retries(
@@ -288,8 +300,9 @@ def stage(
 def swap(catalog: Catalog, staged: StagedCommit, inline: InlineHandover | None = None) -> None:
     """Ask the catalog to publish a staged commit, together with changes of inline rows.
 
-    Raises LostRaceError, ConflictError or StorageError when it provably was not published, and
-    CommitStateUnknownError where the outcome is unknown.
+    Raises LostRaceError, ConflictError or StorageError when it provably was not published,
+    CatalogUnavailableError where that may be repeated and is unknown, and CommitStateUnknownError
+    where the outcome is unknown.
     """
     if inline is None or inline.tier.shares_database:
         _swap(catalog, staged, inline)
@@ -298,6 +311,8 @@ def swap(catalog: Catalog, staged: StagedCommit, inline: InlineHandover | None =
     announced = replace(staged, updates=(*staged.updates, *inline.updates))
     try:
         _swap(catalog, announced, None)
+    except CatalogUnavailableError as unavailable:  # others may not change the rows until it shows
+        raise unavailable.doubt from unavailable
     except (LostRaceError, ConflictError, StorageError):  # provably not published
         inline.withdraw(staged.snapshot_id)
         raise
@@ -346,14 +361,17 @@ def settle(
     """Find out what came of a commit that ended in an error.
 
     Returns when it landed: a client that retries by itself, for example, is refused because of its
-    own first request. Raises LostRaceError or StorageError when it provably did not land, and
-    `doubt` where the outcome is unknown.
+    own first request. Raises LostRaceError or StorageError when it provably did not land,
+    CatalogUnavailableError when it did not land and may be repeated, and `doubt` where the outcome
+    is unknown.
     """
     landed = _has_landed(catalog, name, uuid, landed_in)
     if landed and isinstance(error, Exception):
         return
     if is_refused_for_now(error):
         raise CatalogBusyError(str(error)) from error
+    if is_unavailable(error):
+        raise CatalogUnavailableError(doubt) from error
     if is_refused(error):
         raise StorageError(f"The catalog refused a commit of {name}: {error}") from error
     if landed is None or not isinstance(error, Exception):  # Ctrl-C: it may still land
@@ -376,22 +394,38 @@ def unknown(name: str, snapshot_id: int, error: BaseException) -> CommitStateUnk
 
 
 def commit_with_retries(base: TableState, attempt: Callable[[int], T]) -> T:
-    """Attempt to commit as the table's retry policy says; a ConflictError after the last."""
+    """Attempt to commit as the table's retry policy says; a ConflictError after the last.
+
+    Once an attempt may land later, no failure of another one proves that nothing was published.
+    """
+    doubts: list[CommitStateUnknownError] = []
+
+    def noted(number: int) -> T:
+        try:
+            return attempt(number)
+        except CatalogUnavailableError as unavailable:
+            doubts.append(unavailable.doubt)
+            raise
+
+    attempts = base.settings.retry.retries + 1
     try:
-        return with_retries(attempt, base.settings.retry)
-    except CatalogBusyError as busy:
-        raise StorageError(
-            f"The catalog did not take a commit of {base.name} in "
-            f"{base.settings.retry.retries + 1} attempts: {busy}. Nothing was published."
-        ) from busy
-    except LostRaceError as lost:
-        raise ConflictError(
-            f"commit failed after {base.settings.retry.retries + 1} attempts because of concurrent "
-            "commits",
-            table=base.name,
-            base_snapshot_id=base.snapshot_id,
-            current_snapshot_id=None,
-        ) from lost
+        return with_retries(noted, base.settings.retry)
+    except Exception as error:
+        if doubts and not isinstance(error, CommitStateUnknownError):
+            raise doubts[-1] from error
+        if isinstance(error, CatalogBusyError):
+            raise StorageError(
+                f"The catalog did not take a commit of {base.name} in {attempts} attempts: "
+                f"{error}. Nothing was published."
+            ) from error
+        if isinstance(error, LostRaceError):
+            raise ConflictError(
+                f"commit failed after {attempts} attempts because of concurrent commits",
+                table=base.name,
+                base_snapshot_id=base.snapshot_id,
+                current_snapshot_id=None,
+            ) from error
+        raise
 
 
 def _is_lost_race(error: Exception) -> bool:

@@ -8,15 +8,18 @@ only when the commit provably did not land.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table as IcebergTable
 from pyroaring import BitMap64
 
 from icefloe.commit.catalog import (
+    CatalogUnavailableError,
     commit_with_retries,
     load_table,
     stage,
@@ -45,6 +48,8 @@ from icefloe.metadata.table_state import TableState, ancestors, state_of, unread
 from icefloe.results import INLINE_MODE, DmlResult
 from icefloe.storage.files import delete_files
 
+log = logging.getLogger("icefloe")
+
 IDEMPOTENCY_KEY = "icefloe.idempotency-key"
 
 
@@ -68,6 +73,9 @@ class _Progress:
     """Whether the catalog was asked to publish and has not provably refused."""
 
     asked: bool = False
+    # Attempts that may land later: the files that each wrote, and what it returns if it does.
+    open: list[tuple[list[str], DmlResult]] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)  # the files that the last attempt wrote
 
 
 def publish(commit: Commit) -> DmlResult:
@@ -80,7 +88,7 @@ def publish(commit: Commit) -> DmlResult:
         deletes = write_position_deletes(base, commit.statement_id, commit.changes.deleted_rows)
         written += [file.file_path for file in deletes]
         changes = ManifestChanges.of(commit.changes, deletes)
-        return commit_with_retries(
+        result = commit_with_retries(
             base, lambda number: _attempt(commit, changes, snapshot_id, number, progress)
         )
     except CommitStateUnknownError:
@@ -89,12 +97,30 @@ def publish(commit: Commit) -> DmlResult:
         delete_files(base.io, written)
         raise
     except BaseException as error:
-        if progress.asked:
+        if progress.asked or progress.open:
             raise unknown(base.name, snapshot_id, error) from error
         delete_files(base.io, written)
         # And what is not in the changes, such as delete files that were not finished.
         delete_written_files(base, commit.statement_id)
         raise
+    if progress.open:
+        _delete_other_attempts(commit, snapshot_id, progress)
+    return result
+
+
+def _delete_other_attempts(commit: Commit, snapshot_id: int, progress: _Progress) -> None:
+    """Delete the manifests of attempts that were repeated, but for those of the one that landed."""
+    base = commit.base
+    try:
+        table = load_table(commit.catalog, base.name, base.metadata.table_uuid)
+    except Exception as error:  # noqa: BLE001 - the statement succeeded
+        log.warning("Manifests of repeated commits of %s were not deleted: %s", base.name, error)
+        return
+    landed = table.metadata.snapshot_by_id(snapshot_id)
+    if landed is not None:  # otherwise it was expired since, with its files
+        for written in (*(written for written, _ in progress.open), progress.done):
+            if landed.manifest_list not in written:
+                delete_files(base.io, written)
 
 
 def find_earlier_result(state: TableState, key: str | None, tier: InlineTier) -> DmlResult | None:
@@ -116,6 +142,8 @@ def _attempt(
         with suppress(LostRaceError):
             return _publish_rows(commit, commit.base, number)
     table = load_table(commit.catalog, commit.base.name, commit.base.metadata.table_uuid)
+    if progress.open and table.metadata.snapshot_by_id(snapshot_id) is not None:
+        return progress.open[-1][1]  # an earlier attempt has landed
     head = state_of(table, commit.base.name, commit.base.branch)
     if earlier := find_earlier_result(head, commit.idempotency_key, commit.tier):
         delete_data_files(commit.base, changes.added_paths)
@@ -124,8 +152,21 @@ def _attempt(
     _refuse_conflicts(commit, head)
     if not commit.changes.changes_files:
         return _publish_rows(commit, head, number)
-    inline = _handover(commit, head)
     draft = SnapshotDraft(head, snapshot_id)
+    return _publish_draft(commit, changes, (table, draft), number, progress)
+
+
+def _publish_draft(
+    commit: Commit,
+    changes: ManifestChanges,
+    onto: tuple[IcebergTable, SnapshotDraft],
+    number: int,
+    progress: _Progress,
+) -> DmlResult:
+    """Lay the changes out on top of the head, and ask the catalog to publish them."""
+    table, draft = onto
+    head, snapshot_id = draft.head, draft.snapshot_id
+    inline = _handover(commit, head)
     try:
         manifests, removed = draft.manifests_after(changes)
         inline = inline.removing(removed, snapshot_id) if inline else None
@@ -145,12 +186,16 @@ def _attempt(
         staged = stage(table, head, snapshot, commit.changes.metadata_updates)
         progress.asked = True
         swap(commit.catalog, staged, inline)
+    except CatalogUnavailableError:
+        progress.open.append((draft.written, result))
+        raise
     except BaseException as error:
         if isinstance(error, LostRaceError | ConflictError | StorageError):
             progress.asked = False
         if not progress.asked:
             delete_files(head.io, draft.written)
         raise
+    progress.done = draft.written
     return result
 
 

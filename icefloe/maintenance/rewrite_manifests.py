@@ -11,6 +11,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table.snapshots import Operation
 
 from icefloe.commit.catalog import (
+    CatalogUnavailableError,
     commit_with_retries,
     load_table,
     refuse_partial_history,
@@ -61,6 +62,8 @@ def _attempt(
         raise
     try:
         swap(catalog, stage(table, head, snapshot))
+    except CatalogUnavailableError:
+        raise
     except (LostRaceError, StorageError):
         delete_files(head.io, draft.written)
         raise

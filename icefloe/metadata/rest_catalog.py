@@ -31,8 +31,6 @@ REST_REQUEST_TIMEOUT = "icefloe.rest.request-timeout"
 _CONNECT_S, _REQUEST_S, _ATTEMPTS = 5.0, 45.0, 5
 _BACKOFF_S = 0.5  # doubles with each attempt
 _REPEATED = (429, 502, 503, 504)  # answers to a request that only reads
-# The specification: the request was refused, and may be made again.
-_LATER = (ServiceUnavailableError, TooManyRequestsError)
 _REFUSALS = (BadRequestError, UnauthorizedError, ForbiddenError, AuthorizationExpiredError)
 
 
@@ -69,6 +67,7 @@ def _bound(session: Session, properties: Mapping[str, Any]) -> None:
             read=min(1, attempts - 1),  # a request that was sent takes long to fail
             status_forcelist=_REPEATED,
             allowed_methods=("GET", "HEAD"),  # a connection is attempted again for all
+            other=0,  # TLS may end after a request was sent; these are repeated whatever the method
             backoff_factor=_BACKOFF_S,
             respect_retry_after_header=False,
             raise_on_status=False,
@@ -77,12 +76,21 @@ def _bound(session: Session, properties: Mapping[str, Any]) -> None:
 
 def is_refused_for_now(error: BaseException) -> bool:
     """Whether a catalog provably did not take a request, and may take it later."""
-    if isinstance(error, _LATER):
+    if isinstance(error, TooManyRequestsError):
         return True
     # What the client of HTTP raises is an OSError, and has that of its connection inside.
     cause = error.args[0] if isinstance(error, OSError) and error.args else None
     reason = cause.reason if isinstance(cause, MaxRetryError) else cause
     return isinstance(reason, NewConnectionError | ConnectTimeoutError)
+
+
+def is_unavailable(error: BaseException) -> bool:
+    """Whether a catalog, or a proxy before it, answered 503.
+
+    Proxies do so as well when the connection to the catalog breaks after they have passed a request
+    on, so the request may still be applied.
+    """
+    return isinstance(error, ServiceUnavailableError)
 
 
 def is_refused(error: BaseException) -> bool:

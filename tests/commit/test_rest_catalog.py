@@ -9,22 +9,32 @@ from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import (
     CommitStateUnknownException,
     ForbiddenError,
     ServerError,
     ServiceUnavailableError,
+    TooManyRequestsError,
 )
 from requests.exceptions import ReadTimeout
 
-import icefloe
-from icefloe.commit.catalog import CatalogBusyError, commit_with_retries, reading_catalog, settle
+from icefloe import Lake, Table
+from icefloe.commit.catalog import (
+    CatalogBusyError,
+    CatalogUnavailableError,
+    commit_with_retries,
+    reading_catalog,
+    settle,
+)
 from icefloe.errors import CommitStateUnknownError, StatementError, StorageError
 from icefloe.lake import open_catalog
 from icefloe.metadata.rest_catalog import is_refused_for_now, is_rest
 from icefloe.settings import RetryPolicy
-from support.rest_catalog import running_catalog
+from support.rest_catalog import failure, running_catalog
+from support.unreferenced_files import leftovers
 
 FAST = {"icefloe.rest.request-timeout": "0.2", "icefloe.io.max-attempts": "2"}
 
@@ -124,8 +134,13 @@ class TestWaits:
 
 class TestOutcomes:
     @pytest.mark.parametrize("landed", [False, None])
-    def test_503_was_refused_and_may_be_repeated(self, landed):
+    def test_429_was_refused_and_may_be_repeated(self, landed):
         with pytest.raises(CatalogBusyError):
+            settled(TooManyRequestsError("busy"), landed)
+
+    @pytest.mark.parametrize("landed", [False, None])
+    def test_503_may_land_later_and_may_be_repeated(self, landed):
+        with pytest.raises(CatalogUnavailableError):
             settled(ServiceUnavailableError("busy"), landed)
 
     @pytest.mark.parametrize("landed", [False, None])
@@ -170,15 +185,94 @@ class TestOutcomes:
             commit_with_retries(state, attempt)
         assert attempts == [1, 2, 3]
 
+    def test_what_may_land_later_is_no_failure_of_a_later_attempt(self):
+        doubt = CommitStateUnknownError("unknown")
+
+        def attempt(number: int) -> None:
+            raise CatalogUnavailableError(doubt) if number == 1 else CatalogBusyError("busy")
+
+        policy = RetryPolicy(retries=2, min_wait_s=0.0)
+        state = SimpleNamespace(settings=SimpleNamespace(retry=policy), name="a.t")
+        with pytest.raises(CommitStateUnknownError) as raised:
+            commit_with_retries(state, attempt)
+        assert raised.value is doubt
+
     def test_errors_of_the_server_are_of_storage(self):
         with pytest.raises(StorageError, match="failed to read a: down"), reading_catalog("read a"):
             raise ServerError("down")
 
 
-@pytest.mark.spark
-def test_a_commit_is_repeated_after_503(server, spark):
-    with icefloe.connect(spark=spark, **server.properties) as lake:
-        table = lake.create_table("a.t", "id BIGINT")
-        server.faults += [lambda _land: (503, {"error": {"message": "", "type": "", "code": 503}})]
+UNAVAILABLE = failure(503)
+
+
+class TestUnavailable:
+    """A proxy answers 503 though the catalog may get the commit from it, now or later."""
+
+    @pytest.fixture
+    def table(self, server):
+        with Lake(open_catalog(None, None, server.properties)) as lake:
+            schema = pa.schema([("id", pa.int64())])
+            properties = {"commit.retry.num-retries": "1", "commit.retry.min-wait-ms": "1"}
+            yield lake.create_table("a.t", schema, properties=properties)
+
+    def test_a_commit_is_repeated(self, server, table):
+        server.faults += [lambda _land: UNAVAILABLE]
         assert table.append([{"id": 1}]).attempts == 2
-        assert table.count() == 1
+        assert ids_of(table) == [1]
+        assert leftovers(table) == set()
+
+    def test_it_is_there_when_the_next_attempt_begins(self, server, table):
+        def pass_on_later(land):
+            server.before_load += [lambda: None, land]  # after it was looked for
+            return UNAVAILABLE
+
+        server.faults += [pass_on_later]
+        result = table.append([{"id": 1}], idempotency_key="k")
+        assert (result.rows_inserted, result.snapshot_id) == (1, table.snapshot_id)
+        assert ids_of(table) == [1]
+        assert leftovers(table) == set()
+
+    def test_it_lands_before_the_next_attempt_is_made(self, server, table):
+        first = []
+        server.faults += [lambda land: first.append(land) or UNAVAILABLE]
+        server.faults += [lambda land: (first[0](), land())[1]]
+        assert table.append([{"id": 1}]).snapshot_id == table.snapshot_id
+        assert ids_of(table) == [1]
+        assert leftovers(table) == set()
+
+    def test_it_lands_after_the_last_attempt_failed(self, server, table):
+        """Its files are still there."""
+        kept = []
+        server.faults += [lambda land: kept.append(land) or UNAVAILABLE] * 2
+        with pytest.raises(CommitStateUnknownError, match="No file was deleted"):
+            table.append([{"id": 1}])
+        assert ids_of(table) == []
+        assert kept[0]()[0] == 200
+        assert ids_of(table) == [1]
+        assert kept[1]()[0] == 409
+        assert ids_of(table) == [1]
+
+    def test_another_writer_wins_after_it(self, server, table):
+        def lose(_land):
+            other = load_catalog("other", **server.properties).load_table("a.t")
+            other.append(pa.table({"id": pa.array([2], pa.int64())}))
+            return failure(409)
+
+        server.faults += [lambda _land: UNAVAILABLE, lose]
+        with pytest.raises(CommitStateUnknownError):
+            table.append([{"id": 1}])
+        assert ids_of(table) == [2]
+
+    def test_manifests_that_may_be_published_later_are_kept(self, server, table):
+        for number in range(3):
+            table.append([{"id": number}])
+        kept = []
+        server.faults += [lambda land: kept.append(land) or UNAVAILABLE] * 2
+        with pytest.raises(CommitStateUnknownError):
+            table.rewrite_manifests()
+        assert kept[0]()[0] == 200
+        assert ids_of(table) == [0, 1, 2]
+
+
+def ids_of(table: Table) -> list[int]:
+    return sorted(table.iceberg.scan().to_arrow()["id"].to_pylist())
