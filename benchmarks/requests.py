@@ -4,7 +4,8 @@
 
 The servers and the proxy that counts are those of the tests (`make test-s3`), the statements those
 of `tests/support/store_statements.py`. Counts do not depend on the machine. What a run counted is
-in `results/requests/`, and `requests.md` compares the last run with the first one that is there.
+in `results/requests/`; `requests.md` and a table of `docs/object_stores.md` compare the last run
+with the first one that is there.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ from support.store_statements import STATEMENTS, Checked  # noqa: E402
 
 RESULTS = HERE / "results" / "requests"
 PAGE = HERE / "requests.md"
+DOCS = HERE.parent / "docs" / "object_stores.md"
+BEGIN, END = (
+    "<!-- `python -m benchmarks.requests` writes the lines from here -->",
+    "<!-- to here -->",
+)
 MODES = ("copy-on-write", "merge-on-read")
 CATALOGS = ("SQLite", "REST")
 # What requests cost, and what they wait for, differs between these groups.
@@ -138,6 +144,28 @@ def render(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
+def docs_table(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
+    """Requests to S3 of each statement, before and after, with a SQL catalog."""
+    titles = [f"SQLite, {mode}" for mode in MODES]
+    lines = [f"| statement | {' | '.join(MODES)} |", "|---|--:|--:|"]
+    totals = [[0, 0] for _ in titles]
+    for name in last["counts"][titles[0]]:
+        cells = []
+        for title, total in zip(titles, totals, strict=True):
+            pair = [sum(run["counts"][title][name]["S3"].values()) for run in (first, last)]
+            total[:] = [one + more for one, more in zip(total, pair, strict=True)]
+            cells.append(f"{pair[0]} → {pair[1]}")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    ends = (f"**{before} → {now}**" for before, now in totals)
+    return "\n".join([*lines, f"| **all** | {' | '.join(ends)} |"])
+
+
+def with_table(page: str, table: str) -> str:
+    """The page with another table."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.partition(END)[2]}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.requests", description=__doc__)
     parser.add_argument("--name", default="now", help="the name of the result")
@@ -152,6 +180,7 @@ def main() -> None:
     first = RESULTS / "first.json"
     read = [json.loads((path if path.exists() else result).read_text()) for path in (first, result)]
     PAGE.write_text(render(*read))
+    DOCS.write_text(with_table(DOCS.read_text(), docs_table(*read)))
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ from icefloe.inline.tier import InlineTier
 from icefloe.metadata.files import unpartitioned_specs
 from icefloe.metadata.table_state import TableState, ancestors, state_of, unreadable_columns
 from icefloe.results import INLINE_MODE, DmlResult
-from icefloe.storage.files import delete_files
+from icefloe.storage.files import delete_after_failure, delete_files
 
 log = logging.getLogger("icefloe")
 
@@ -94,12 +94,12 @@ def publish(commit: Commit) -> DmlResult:
     except CommitStateUnknownError:
         raise
     except ConflictError:
-        delete_files(base.io, written)
+        delete_after_failure(base.io, written)
         raise
     except BaseException as error:
         if progress.asked or progress.open:
             raise unknown(base.name, snapshot_id, error) from error
-        delete_files(base.io, written)
+        delete_after_failure(base.io, written)
         # And what is not in the changes, such as delete files that were not finished.
         delete_written_files(base, commit.statement_id)
         raise
@@ -193,7 +193,7 @@ def _publish_draft(
         if isinstance(error, LostRaceError | ConflictError | StorageError):
             progress.asked = False
         if not progress.asked:
-            delete_files(head.io, draft.written)
+            delete_after_failure(head.io, draft.written)
         raise
     progress.done = draft.written
     return result

@@ -42,6 +42,7 @@ from icefloe.results import OrphansResult
 from icefloe.storage.files import (
     ListedFile,
     abort_uploads,
+    can_list_uploads,
     delete_listed,
     list_files,
     uploads_below,
@@ -127,7 +128,8 @@ def remove_orphans(
         data = reachable.contents(reachable.manifests(current.metadata.snapshots))
         unreachable = unreachable_sidecars(current, sidecars, data.values())
         orphans += [s for s in unreachable if s.modified is not None and s.modified < cutoff]
-    uploads = _old_uploads(current, folders, claimed, cutoff)
+    uploads = _own_uploads(current, folders, claimed, nearby)
+    uploads = uploads and [one for one in uploads if one.started < cutoff]
     aborted = [] if search.dry_run else abort_uploads(current.io, uploads or ())
     failed = [] if search.dry_run else delete_listed(orphans)
     deleted = [] if search.dry_run else [f for f in orphans if f.location not in set(failed)]
@@ -168,22 +170,26 @@ def _name_or_none(folder: str) -> Name | None:
         return None
 
 
-def _old_uploads(
-    state: TableState, folders: Sequence[str], claimed: set[Name], cutoff: datetime
+def _own_uploads(
+    state: TableState, folders: Sequence[str], claimed: set[Name], nearby: NearbyTables
 ) -> list[Upload] | None:
-    """Uploads of the table's files that were begun long ago; None if they cannot be listed."""
-    home, old = name_of(state.metadata.location), {}
+    """Uploads of the table's files, and of no other table's; None if they cannot be listed."""
+    home, own = name_of(state.metadata.location), {}
     for folder in folders:
         if (uploads := uploads_below(state.io, folder)) is None:
-            log.warning("Incomplete uploads in %s were not looked for: %s.", folder, BOTO3_MISSING)
+            if not can_list_uploads(state.io, folder):
+                log.warning(
+                    "Incomplete uploads in %s were not looked for: %s.", folder, BOTO3_MISSING
+                )
             return None
         name = name_of(folder)
         for one in uploads:
             is_own = home.holds(name) or name in claimed
             is_own = is_own or is_writer_file_name(one.key.rpartition("/")[2])
-            if is_own and one.started < cutoff:
-                old[one.upload_id] = one
-    return list(old.values())
+            location = name_of(one.location)
+            if is_own and not any(other.holds(location) for other in nearby.folders):
+                own[one.upload_id] = one
+    return list(own.values())
 
 
 def _list_folder(state: TableState, folder: str) -> list[_FolderFile]:

@@ -25,7 +25,7 @@ from icefloe.errors import StorageError
 from icefloe.metadata.manifests import existing_entry, list_manifests
 from icefloe.metadata.table_state import TableState, state_of
 from icefloe.results import RewriteManifestsResult
-from icefloe.storage.files import delete_files
+from icefloe.storage.files import delete_after_failure
 
 OPERATION = "rewrite_manifests"
 
@@ -58,14 +58,14 @@ def _attempt(
         summary = draft.summary_of(ManifestChanges(), RemovedFiles(), _summary_entries(clustered))
         snapshot = draft.finish(list(clustered.manifests), Operation.REPLACE, summary)
     except BaseException:
-        delete_files(head.io, draft.written)
+        delete_after_failure(head.io, draft.written)
         raise
     try:
         swap(catalog, stage(table, head, snapshot))
     except CatalogUnavailableError:
         raise
     except (LostRaceError, StorageError):
-        delete_files(head.io, draft.written)
+        delete_after_failure(head.io, draft.written)
         raise
     return replace(result, snapshot_id=snapshot_id)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 REST_CONNECT_TIMEOUT = "icefloe.rest.connect-timeout"
 REST_REQUEST_TIMEOUT = "icefloe.rest.request-timeout"
-_CONNECT_S, _REQUEST_S, _ATTEMPTS = 5.0, 45.0, 5
+_CONNECT_S, _REQUEST_S, _ATTEMPTS = 5.0, 30.0, 4
 _BACKOFF_S = 0.5  # doubles with each attempt
 _REPEATED = (429, 502, 503, 504)  # answers to a request that only reads
 _REFUSALS = (BadRequestError, UnauthorizedError, ForbiddenError, AuthorizationExpiredError)

@@ -14,11 +14,12 @@ from threading import Lock
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import ValidationError
-from pyiceberg.io import load_file_io
+from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from icefloe.errors import StorageError
+from icefloe.storage.file_io import StoreFileIO, has_unique_name
 
 MOST_BYTES = 8 * 2**20  # of the files; in memory they take some times as much
 
@@ -37,11 +38,11 @@ class MetadataFiles:
         self._bytes = 0
         self._lock = Lock()
 
-    def get(self, location: str, length: int) -> TableMetadata | None:
-        """The metadata of a file; None if it is not held, or was of another length."""
+    def get(self, location: str, length: int | None) -> TableMetadata | None:
+        """The metadata of a file; None if it is not held, or was of another length, if known."""
         with self._lock:
             held = self._held.get(location)
-            if held is None or held.length != length:
+            if held is None or length not in (None, held.length):
                 return None
             self._held.move_to_end(location)
             return held.metadata
@@ -82,12 +83,14 @@ class ReadOnceSqlCatalog(SqlCatalog):
         namespace, name = orm_table.table_namespace, orm_table.table_name
         if not (location and namespace and name):
             return super()._convert_orm_to_iceberg(orm_table)  # which says what is missing
-        # Before the file is read: what is held under this length is not older than it.
-        length = len(load_file_io(self.properties, location).new_input(location))
+        io, length = load_file_io(self.properties, location), None
+        if not has_unique_name(location):  # in a store that is a request
+            # Before the file is read: what is held under this length is not older than it.
+            length = len(io.new_input(location))
         metadata = files.get(location, length)
         if metadata is None:
-            table = self._read(orm_table, location)
-            files.put(location, length, table.metadata)
+            table = self._read(orm_table, location, io)
+            files.put(location, length or len(table.metadata.model_dump_json()), table.metadata)
             return table
         return Table(
             identifier=(*Catalog.identifier_to_tuple(namespace), name),
@@ -97,10 +100,12 @@ class ReadOnceSqlCatalog(SqlCatalog):
             catalog=self,
         )
 
-    def _read(self, orm_table: IcebergTables, location: str) -> Table:
+    def _read(self, orm_table: IcebergTables, location: str, io: FileIO) -> Table:
         try:
             return super()._convert_orm_to_iceberg(orm_table)
         except ValidationError as wrong:
+            if isinstance(io, StoreFileIO):
+                io.forget(location)  # it may be restored
             reason = str(wrong).splitlines()[1:2] or [""]
             raise StorageError(
                 f"The metadata file {location} of {orm_table.table_name} is damaged: "

@@ -29,6 +29,7 @@ from icefloe.pruning.candidates import Candidate
 from icefloe.scan.arrow_filter import Mask, UnjudgedError, columns_in, matching_rows
 from icefloe.scan.scan import read_deleted_rows
 from icefloe.storage.files import open_input
+from icefloe.storage.filesystem import StoreError
 from icefloe.tasks.sidecars import combined
 
 MOST_FILES = 4
@@ -101,11 +102,18 @@ def find_arrow_rows(read: ArrowRead, candidates: Sequence[Candidate]) -> list[Fo
                 matches.append(FoundRows(candidate, positions, pa.concat_tables(parts)))
             if read.limit is not None and rows >= read.limit:
                 break
-    except (_UnusualFileError, UnjudgedError, StorageError, UnsupportedTableError):
+    except (_UnusualFileError, UnjudgedError, UnsupportedTableError, pa.ArrowException):
         return None
-    except pa.ArrowException:
+    except StorageError as error:
+        _refuse_down_store(error)
         return None
     return matches
+
+
+def _refuse_down_store(error: StorageError) -> None:
+    """Spark may read what the driver cannot, but has to wait as long for a store that is down."""
+    if isinstance(error.__cause__, StoreError):
+        raise error
 
 
 def _expected(state: TableState) -> pa.Schema:

@@ -25,8 +25,9 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from icefloe.errors import StatementError
-from icefloe.storage.filesystem import delete_one
-from icefloe.storage.s3 import S3Options, filesystem_of, reading_object
+from icefloe.redaction import register
+from icefloe.storage.filesystem import WHOLE_BYTES, ObjectReader, delete_one
+from icefloe.storage.s3 import S3Options, filesystem_of
 
 log = logging.getLogger("icefloe")
 
@@ -39,13 +40,16 @@ _HELD = re.compile(r"^snap-.*\.avro$|-deletes\.parquet$")
 _HOLDS = "io.manifest.cache-enabled"
 _HELD_BYTES = 32 << 20
 _LARGE = (".parquet", ".orc", ".puffin", ".stats")  # of which a part may be read
-_TAIL_BYTES = 1 << 16  # read first: the footer of a file is at its end, and may be all that is read
-_WHOLE_BYTES = 1 << 20  # files up to this size are read with one request
 
 
 def is_s3(location: str) -> bool:
     """Whether a location is in a store that is reached as S3."""
     return location.partition("://")[0].lower() in S3_SCHEMES
+
+
+def has_unique_name(location: str) -> bool:
+    """Whether a location is in S3 and has a random name, so that its file never changes."""
+    return is_s3(location) and _UNIQUE.search(location.rpartition("/")[2]) is not None
 
 
 class StoreFileIO(PyArrowFileIO):
@@ -89,6 +93,7 @@ class StoreFileIO(PyArrowFileIO):
             log.warning("New credentials were not received: %s", error)
             self._renew_at = time.time() + 10
             return
+        register(self.properties)
         self._renew_at = _half_life(S3Options.of(self.properties))
 
     def new_input(self, location: str) -> PyArrowFile:
@@ -219,7 +224,7 @@ class HeldObjects:
 
     def put(self, key: tuple[S3Options, str], content: bytes) -> None:
         """Hold the content of an object that is small."""
-        if len(content) > _WHOLE_BYTES:
+        if len(content) > WHOLE_BYTES:
             return
         with self._lock:
             self._bytes += len(content) - len(self._held.pop(key, b""))
@@ -256,77 +261,3 @@ class StoreFile(PyArrowFile):
         """Open it for writing; a name with a random id is not looked for first."""
         is_unique = _UNIQUE.search(self.location.rpartition("/")[2]) is not None
         return super().create(overwrite=overwrite or is_unique)
-
-
-class ObjectReader(io.RawIOBase):
-    """An object for random access: its end is read first, and as a whole if it is small."""
-
-    def __init__(
-        self, client: Any, bucket: str, key: str, size: int | None, content: bytes | None = None
-    ) -> None:
-        self._client, self._bucket, self._key = client, bucket, key
-        self._at = 0
-        if content is not None:
-            self._tail, self._size = content, len(content)
-        elif size is not None and size <= _WHOLE_BYTES:
-            self._tail, self._size = self._get(None)
-        else:
-            self._tail, self._size = self._get(f"bytes=-{_TAIL_BYTES}")
-
-    def _get(self, span: str | None) -> tuple[bytes, int]:
-        """Bytes of the object, and its size; boto3 does not repeat an answer that breaks off."""
-        from botocore.exceptions import IncompleteReadError, ResponseStreamingError  # noqa: PLC0415
-
-        arguments = {} if span is None else {"Range": span}
-        attempts = int(self._client.meta.config.retries["total_max_attempts"])
-        with reading_object(self._bucket, self._key):
-            for attempt in range(1, attempts + 1):
-                reply = self._client.get_object(Bucket=self._bucket, Key=self._key, **arguments)
-                try:
-                    data = reply["Body"].read()
-                    break
-                except (IncompleteReadError, ResponseStreamingError):
-                    if attempt == attempts:
-                        raise
-        total = str(reply.get("ContentRange", "")).rpartition("/")[2]
-        return data, int(total) if total.isdigit() else len(data)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all bytes are in memory."""
-        return len(self._tail) == self._size
-
-    def read_whole(self) -> bytes:
-        """All bytes."""
-        return self._tail if self.is_whole else self._get(None)[0]
-
-    def read(self, size: int = -1) -> bytes:
-        """Bytes from the position."""
-        end = self._size if size < 0 else min(self._size, self._at + size)
-        if end <= self._at:
-            return b""
-        start_of_tail = self._size - len(self._tail)
-        if self._at >= start_of_tail:
-            data = self._tail[self._at - start_of_tail : end - start_of_tail]
-        else:
-            data, _ = self._get(f"bytes={self._at}-{end - 1}")
-        self._at += len(data)
-        return data
-
-    def readable(self) -> bool:
-        """Whether it can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """Whether the position can be set."""
-        return True
-
-    def tell(self) -> int:
-        """The position."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = base + offset
-        return self._at

@@ -20,7 +20,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from icefloe.errors import RESTORE, StorageError, UnsupportedTableError
 from icefloe.parquet.footer import DamagedFileError, EncryptedFileError
 from icefloe.storage.file_io import StoreFileIO, is_s3
-from icefloe.storage.filesystem import BoundedS3FileSystem, delete_one, new_file
+from icefloe.storage.filesystem import BoundedS3FileSystem, answers, delete_one, new_file
 from icefloe.storage.s3 import Upload, abort_upload, delete_objects, list_uploads, with_advice
 
 log = logging.getLogger("icefloe")
@@ -188,6 +188,28 @@ def delete_files(io: FileIO, locations: Sequence[str]) -> list[str]:
     return delete_listed(files) + _delete_each(others)
 
 
+def delete_after_failure(io: FileIO, locations: Sequence[str]) -> None:
+    """Delete files of a failed statement, if their store answers at all."""
+    if locations and _answers(io, locations[0]):
+        delete_files(io, locations)
+
+
+def _answers(io: FileIO, location: str) -> bool:
+    try:
+        file = locate(io, location)
+    except Exception as error:  # noqa: BLE001 - as in `delete_files`
+        log.warning("%s cannot be reached: %s", location, error)
+        return False
+    if answers(file.filesystem, file.path):
+        return True
+    log.warning(
+        "The store of %s does not answer, so files of a failed statement may be left there. "
+        "remove_orphans finds them.",
+        location,
+    )
+    return False
+
+
 def delete_listed(files: Sequence[ListedFile]) -> list[str]:
     """Delete files under the names that the listing gave; returns those that still exist."""
     batches: dict[int, list[ListedFile]] = {}
@@ -209,6 +231,8 @@ def delete_listed(files: Sequence[ListedFile]) -> list[str]:
 
 def delete_files_of_statement(io: FileIO, folder: str, statement_id: str) -> None:
     """Delete every file below `folder` that a failed statement wrote, by the id in its name."""
+    if not _answers(io, folder):
+        return
     try:
         files = list_files(io, folder)
     except Exception as error:  # noqa: BLE001 - the error of the statement matters
@@ -232,6 +256,12 @@ def uploads_below(io: FileIO, folder: str) -> list[Upload] | None:
     except OSError as error:
         log.warning("The incomplete uploads in %s were not listed: %s", folder, error)
         return None
+
+
+def can_list_uploads(io: FileIO, folder: str) -> bool:
+    """Whether what lists uploads is installed."""
+    filesystem = locate(io, folder).filesystem
+    return not isinstance(filesystem, BoundedS3FileSystem) or filesystem.client is not None
 
 
 def abort_uploads(io: FileIO, uploads: Sequence[Upload]) -> list[Upload]:

@@ -6,9 +6,8 @@ The properties are PyIceberg's, of a catalog, or of a table where a REST catalog
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -17,12 +16,12 @@ from urllib.parse import urlsplit
 from pyarrow.fs import resolve_s3_region
 
 from icefloe.errors import SetupError, StatementError
-from icefloe.storage.filesystem import BoundedS3FileSystem
+from icefloe.storage.filesystem import BoundedS3FileSystem, reading_object
 
 N = TypeVar("N", int, float)
 MAX_ATTEMPTS = "icefloe.io.max-attempts"
 CONNECT_TIMEOUT, REQUEST_TIMEOUT = "s3.connect-timeout", "s3.request-timeout"
-_ATTEMPTS, _CONNECT_S, _REQUEST_S = 5, 5.0, 15.0
+_ATTEMPTS, _CONNECT_S, _REQUEST_S = 4, 5.0, 10.0
 _LEAST_S3A_S = 15.0
 _REMOTE_SIGNING = "s3.remote-signing-enabled"
 _EXPIRES = "s3.session-token-expires-at-ms"
@@ -43,14 +42,14 @@ class S3Options:
     endpoint: str | None = None
     region: str | None = None
     access_key: str | None = None
-    secret_key: str | None = None
-    session_token: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
     expires_at_ms: int | None = None  # the session token
     role_arn: str | None = None
     role_session: str | None = None
     anonymous: bool = False
     virtual_addressing: bool = False
-    proxy: str | None = None
+    proxy: str | None = field(default=None, repr=False)  # may have a password
     attempts: int = _ATTEMPTS
     connect_timeout_s: float = _CONNECT_S
     request_timeout_s: float = _REQUEST_S
@@ -297,28 +296,25 @@ def delete_objects(filesystem: BoundedS3FileSystem, paths: Sequence[str]) -> dic
 _EXPIRED = re.compile(r"ExpiredToken|TokenRefreshRequired|RequestExpired|token \w+ expired")
 
 
+# As Hadoop, PyArrow and boto3 say that HEAD was answered with 400.
+_BAD_HEAD = re.compile(
+    r"^Bad Request$|\(HTTP status 400\) during Head|\(400\) when calling the Head"
+)
+
+
 def with_advice(reason: str) -> str:
     """A store's reason for a failure, and what to do about credentials that ended."""
-    if _EXPIRED.search(reason) is None:
+    if _EXPIRED.search(reason) is not None:
+        what = "The credentials ended before the work did."
+    elif _BAD_HEAD.search(reason) is not None:
+        what = (
+            "Answers to HEAD have no text: this one means that the credentials ended before the "
+            "work did, or that the region is wrong."
+        )
+    else:
         return reason
     return (
-        f"{reason.rstrip('.')}. The credentials ended before the work did. Those that a catalog "
-        "vends are renewed before each job: run the statement again, in smaller parts if one job "
-        "takes longer than they last, or have the catalog vend them for longer"
+        f"{reason.rstrip('.')}. {what} Those that a catalog vends are renewed before each job: run "
+        "the statement again, in smaller parts if one job takes longer than they last, or have the "
+        "catalog vend them for longer"
     )
-
-
-@contextmanager
-def reading_object(bucket: str, key: str) -> Iterator[None]:
-    """Raise errors of boto3 as those that PyArrow raises."""
-    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
-
-    try:
-        yield
-    except ClientError as failed:
-        code = str(failed.response.get("Error", {}).get("Code", ""))
-        if code in ("NoSuchKey", "NoSuchBucket", "404"):
-            raise FileNotFoundError(f"{bucket}/{key}") from failed
-        raise OSError(str(failed)) from failed
-    except BotoCoreError as failed:
-        raise OSError(str(failed)) from failed

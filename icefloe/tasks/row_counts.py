@@ -11,6 +11,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from icefloe.parquet.footer import group_rows, open_parquet
+from icefloe.storage.filesystem import open_end
 from icefloe.tasks.messages import Task
 
 THREADS = 16  # footers that a process reads at once: from an object store each takes a while
@@ -45,7 +46,7 @@ def count_rows(files: Sequence[FileToCount]) -> Task:
 
 def _count(file: FileToCount) -> tuple[int, int] | tuple[None, None]:
     try:
-        with file.filesystem.open_input_file(file.path) as source:
+        with open_end(file.filesystem, file.path) as source:
             return rows_in_footer(file.path, source), source.size()
     except Exception:  # noqa: BLE001 - see `count_rows`
         return None, None

@@ -236,7 +236,9 @@ class DataFileWriter:
         """Delete what was written: the task failed, so nothing will refer to it."""
         if self._writer is not None:
             self._writer.is_open = False  # otherwise it finishes the file when it is collected
-            close_quietly(self._sink)
+            path = f"{self.layout.folder}/{self._names[-1]}"
+            close_quietly(self._sink, self.layout.filesystem, path, self._writer)
+            self._writer = None
         for name in self._names:
             abandon_file(self.layout, name)
 
@@ -271,7 +273,8 @@ class DataFileWriter:
     def _open(self, first: pa.Table) -> None:
         folder = partition_path(self.layout.partition_fields, self._partition)
         name = f"{folder}{new_name(self.layout)}"
-        self._sink = open_output(self.layout.filesystem, f"{self.layout.folder}/{name}")
+        path = f"{self.layout.folder}/{name}"
+        self._sink = open_output(self.layout.filesystem, path)
         self._names.append(name)
         self._footer: list[pq.FileMetaData] = []
         self._nans = NanCounter()
@@ -285,7 +288,7 @@ class DataFileWriter:
                 **self.layout.parquet,
             )
         except BaseException:
-            close_quietly(self._sink)
+            close_quietly(self._sink, self.layout.filesystem, path)
             raise
 
     def _roll(self) -> None:

@@ -166,5 +166,6 @@ def test_few_bytes_of_metadata_are_held(tmp_path, monkeypatch):
     held.put("e", 40, metadata)
     assert [held.get(name, 40) is metadata for name in "cde"] == [True, False, True]
     assert held.get("c", 41) is None
+    assert held.get("c", None) is metadata
     held.put("c", 101, metadata)
     assert (held.bytes, held.get("c", 101)) == (40, None)

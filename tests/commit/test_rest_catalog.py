@@ -21,7 +21,8 @@ from pyiceberg.exceptions import (
 )
 from requests.exceptions import ReadTimeout
 
-from icefloe import Lake, Table
+import icefloe
+from icefloe import Table
 from icefloe.commit.catalog import (
     CatalogBusyError,
     CatalogUnavailableError,
@@ -209,8 +210,8 @@ class TestUnavailable:
     """A proxy answers 503 though the catalog may get the commit from it, now or later."""
 
     @pytest.fixture
-    def table(self, server):
-        with Lake(open_catalog(None, None, server.properties)) as lake:
+    def table(self, server, spark):
+        with icefloe.connect(spark=spark, **server.properties) as lake:
             schema = pa.schema([("id", pa.int64())])
             properties = {"commit.retry.num-retries": "1", "commit.retry.min-wait-ms": "1"}
             yield lake.create_table("a.t", schema, properties=properties)

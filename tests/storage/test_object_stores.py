@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io as files
 import pickle
+import socket
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
 from botocore.exceptions import IncompleteReadError
+from pyarrow.fs import LocalFileSystem
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table.snapshots import Snapshot
 from pyspark import cloudpickle
@@ -17,12 +20,19 @@ from pyspark import cloudpickle
 import icefloe
 from icefloe.errors import SetupError, StatementError, StorageError
 from icefloe.metadata.manifests import list_manifests
+from icefloe.redaction import MASK, redacted
 from icefloe.spark import connectors
 from icefloe.spark.connectors import check_connector, remember_download, session_settings
-from icefloe.storage import file_io
-from icefloe.storage.file_io import HeldObjects, ObjectReader, StoreFileIO, io_of
+from icefloe.storage import file_io, filesystem
+from icefloe.storage.file_io import HeldObjects, StoreFileIO, io_of
 from icefloe.storage.files import open_input
-from icefloe.storage.filesystem import BoundedS3FileSystem
+from icefloe.storage.filesystem import (
+    BoundedS3FileSystem,
+    ObjectReader,
+    answers,
+    delete_quietly,
+    new_file,
+)
 from icefloe.storage.locations import name_of, spark_uri
 from icefloe.storage.s3 import S3Options, filesystem_of, s3a_settings
 from icefloe.storage.spark_files import (
@@ -62,6 +72,13 @@ class TestOptions:
         assert s3a["endpoint.region"] == "eu-west-1"
         assert not {"aws.credentials.provider", "endpoint", "access.key"} & s3a.keys()
 
+    def test_secrets_are_not_shown(self):
+        properties = {**MINIO, "s3.session-token": "token", "s3.proxy-uri": "http://me:pass@proxy"}
+        options = S3Options.of(properties)
+        assert (options.session_token, options.proxy) == ("token", "http://me:pass@proxy")
+        for secret in (properties["s3.secret-access-key"], "token", "pass"):
+            assert secret not in repr(options).replace("session_token", "")
+
     def test_a_role(self):
         s3a = s3a_settings(S3Options.of({**MINIO, "s3.role-arn": "arn:aws:iam::1:role/r"}))
         assert s3a["assumed.role.arn"] == "arn:aws:iam::1:role/r"
@@ -74,7 +91,7 @@ class TestOptions:
 
     def test_waits_have_one_default_and_one_place(self):
         s3a = s3a_settings(S3Options.of({}))
-        assert s3a["retry.limit"] == "4"
+        assert s3a["retry.limit"] == "3"
         assert s3a["connection.timeout"] == "15000ms"
         less = {"icefloe.io.max-attempts": "2", "s3.request-timeout": "30"}
         s3a = s3a_settings(S3Options.of(less))
@@ -97,7 +114,7 @@ class TestPyArrow:
         filesystem = filesystem_of(S3Options.of({**MINIO, "icefloe.io.max-attempts": "2"}), "b")
         attempts, options = pickle.loads(cloudpickle.dumps(filesystem)).made_of
         assert attempts == 2
-        assert options["request_timeout"] == 15.0
+        assert options["request_timeout"] == 10.0
 
     def test_tables_of_one_store_share_their_connections(self):
         one, other = StoreFileIO(MINIO), StoreFileIO({**MINIO, "owner": "me"})
@@ -231,6 +248,7 @@ class TestVendedCredentials:
         assert io.options.session_token == "token 2"
         assert io.options.session_token == "token 2"
         assert catalog.loads == 2
+        assert redacted("<token 2>") == f"<{MASK}>"
 
     def test_stay_when_the_catalog_is_down(self, caplog):
         catalog = _Vending(0)
@@ -298,8 +316,8 @@ class TestObjects:
         assert len(client.spans) == 1
         reader.seek(100)
         assert reader.read(300) == data[100:400]
-        reader.seek(len(data) - file_io._TAIL_BYTES - 10)
-        assert reader.read(20) == data[-file_io._TAIL_BYTES - 10 : -file_io._TAIL_BYTES + 10]
+        reader.seek(len(data) - filesystem._TAIL_BYTES - 10)
+        assert reader.read(20) == data[-filesystem._TAIL_BYTES - 10 : -filesystem._TAIL_BYTES + 10]
         assert len(client.spans) == 3
         assert reader.read_whole() == data
 
@@ -426,3 +444,27 @@ class TestSparksClasses:
 
     def test_none_for_a_disk(self, hadoop):
         assert session_settings([]) == {}
+
+
+class TestAStoreThatIsDown:
+    """It was waited for with all attempts before; what follows a failure does not wait."""
+
+    @pytest.fixture
+    def store(self) -> Iterator[BoundedS3FileSystem]:
+        with socket.create_server(("127.0.0.1", 0), backlog=32) as mute:
+            properties = {**MINIO, "s3.endpoint": f"http://127.0.0.1:{mute.getsockname()[1]}"}
+            properties |= {"s3.request-timeout": "1", "icefloe.io.max-attempts": "3"}
+            yield filesystem_of(S3Options.of(properties), "b")
+
+    def test_a_failed_file_is_given_up(self, store, tmp_path):
+        error = ValueError("the first error")
+        with pytest.raises(ValueError, match="the first error"), new_file(store, "b/x") as sink:
+            sink.write(b"x")
+            raise error
+        started = time.monotonic()
+        for number in range(50):
+            delete_quietly(store, f"b/{number}")
+        assert not answers(store, "b/x")
+        assert time.monotonic() - started < 0.5
+        assert answers(LocalFileSystem(), str(tmp_path))
+        assert not answers(pickle.loads(pickle.dumps(store)), "b/x")

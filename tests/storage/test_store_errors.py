@@ -69,6 +69,26 @@ def test_credentials_that_ended():
     assert with_advice("no such bucket") == "no such bucket"
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "Bad Request",
+        "When reading information for key 'a' in bucket 'b': AWS Error UNKNOWN (HTTP status 400) "
+        "during HeadObject operation: No response body.",
+        "An error occurred (400) when calling the HeadObject operation: Bad Request",
+    ],
+)
+def test_an_answer_to_head_has_no_text(reason):
+    said = (
+        f"{reason.rstrip('.')}. Answers to HEAD have no text: this one means that the credentials"
+    )
+    assert with_advice(reason).startswith(f"{said} ended before the work did, or that the region")
+
+
+def test_other_bad_requests_are_of_no_credentials():
+    assert with_advice("Bad Request: no such field") == "Bad Request: no such field"
+
+
 def test_errors_of_other_kinds_stay_what_they_are():
     with pytest.raises(StatementError, match="Division by zero"), translate_spark_errors():
         raise Chained("Division by zero in s3://lake/a")
