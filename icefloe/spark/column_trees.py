@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from typing import Any, TypeAlias, cast
-from uuid import uuid4
 
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import types as T
@@ -146,9 +144,9 @@ _OPERATORS = {
     "Cast": "cast",
     "UnresolvedExtractValue": "getitem",
 }
-# Of which the JSON has no exact value.
-_ASKED_FOR = ("timestamp", "date")
-_MOST_ASKED = 100  # timestamps: an object is asked for each, which takes two calls
+# Of which the JSON has no exact value; an object is asked for each, which takes two calls.
+_ASKED_FOR = ("timestamp",)
+_MOST_ASKED = 100
 _EPOCH = date(1970, 1, 1)
 
 
@@ -156,7 +154,7 @@ def _read_classic(column: Column, spark: SparkSession) -> ColumnTree:
     """Read Catalyst's tree as JSON: two calls to the JVM, however large the tree is."""
     expression = cast(Any, spark)._jsparkSession.expression(cast(Any, column)._jc)
     nodes: list[Mapping[str, Any]] = json.loads(expression.toJSON())
-    values = _asked_values(expression, nodes, spark)
+    values = _asked_values(expression, nodes)
     has_escape = any(_class_of(node) == "Like" for node in nodes) and _has_escape(column)
     # Nodes come before their children, so that from the end each finds its children on the stack.
     stack: list[ColumnTree] = []
@@ -183,37 +181,18 @@ def _has_escape(column: Column) -> bool:
     return "escape" in text or "${" in text
 
 
-def _asked_values(
-    expression: Any, nodes: list[Mapping[str, Any]], spark: SparkSession
-) -> dict[int, int]:
-    """The values of dates and timestamps by the node's number.
-
-    JSON has both in the JVM's zone, which may lack a day or have an hour twice, and dates before
-    1582 in another calendar.
-    """
+def _asked_values(expression: Any, nodes: list[Mapping[str, Any]]) -> dict[int, int]:
+    """The values of timestamps by the node's number: JSON has them in a zone, which may repeat."""
     leaves = [number for number, node in enumerate(nodes) if not node["num-children"]]
-    places: dict[str, dict[int, int]] = {kind: {} for kind in _ASKED_FOR}
-    for place, number in enumerate(leaves):
-        kind = nodes[number].get("dataType")
-        if _class_of(nodes[number]) == "Literal" and isinstance(kind, str) and kind in places:
-            places[kind][place] = number
-    if not any(places.values()):
+    asked = [
+        (place, number)
+        for place, number in enumerate(leaves)
+        if _class_of(nodes[number]) == "Literal" and nodes[number]["dataType"] in _ASKED_FOR
+    ]
+    if not 0 < len(asked) <= _MOST_ASKED:
         return {}
-    objects: Any = expression.collectLeaves()
-    values: dict[int, int] = {}
-    if len(places["timestamp"]) <= _MOST_ASKED:
-        values |= {n: objects.apply(at).value() for at, n in places["timestamp"].items()}
-    # Under this setting their texts are of the other calendar too.
-    if places["date"] and spark.conf.get(_PARSER_POLICY) != "LEGACY":
-        between = uuid4().hex
-        texts = objects.mkString(between).split(between)
-        for place, number in places["date"].items():
-            with suppress(ValueError):  # a year that Python does not have
-                values[number] = (date.fromisoformat(texts[place]) - _EPOCH).days
-    return values
-
-
-_PARSER_POLICY = "spark.sql.legacy.timeParserPolicy"
+    objects = expression.collectLeaves()
+    return {number: objects.apply(place).value() for place, number in asked}
 
 
 def _catalyst(
@@ -250,7 +229,7 @@ def _literal(node: Mapping[str, Any], asked: int | None) -> ColumnTree:
     read = _READERS.get(kind.partition("(")[0]) if isinstance(kind, str) else None
     try:
         return Opaque() if read is None else TypedLiteral(kind, read(text))
-    except ValueError:  # not in the form that is expected
+    except ValueError:  # a year of more than four digits
         return Opaque()
 
 
@@ -263,6 +242,7 @@ _READERS: Mapping[str, Callable[[str], bool | int | float | str]] = {
     "double": float,
     "decimal": str,
     "string": str,
+    "date": lambda text: (date.fromisoformat(text) - _EPOCH).days,
     "timestamp_ntz": int,
 }
 

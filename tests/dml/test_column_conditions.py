@@ -154,15 +154,9 @@ def test_a_date_is_of_the_calendar_and_zone_of_the_table(spark, day):
     assert days == [(date.fromisoformat(d) - date(1970, 1, 1)).days for d in (day, "2024-02-29")]
 
 
-def test_other_dates_say_nothing(spark, table):
+def test_other_dates_say_nothing(table):
     for day in ("-0044-03-15", "+12024-01-01"):
         assert kept(table, F.expr(f"day = DATE '{day}'")) == {row["id"] for row in ROWS}
-    spark.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")
-    try:
-        legacy = F.expr("day = DATE '1582-10-10'")
-        assert kept(table, legacy) == {row["id"] for row in ROWS}
-    finally:
-        spark.conf.unset("spark.sql.legacy.timeParserPolicy")
 
 
 def test_columns_of_other_rows_say_nothing(table, spark):
