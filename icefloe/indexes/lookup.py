@@ -63,7 +63,6 @@ from icefloe.tasks.index_codes import (
     HASH,
     ORDER,
     Coder,
-    code_class,
     encode,
     float_codes,
     integer_codes,
@@ -194,9 +193,6 @@ def _look_up(
     if answer is None:
         return None
     positions, exact = answer
-    if len(positions) and int(positions.max()) >= live.rows:
-        log.warning("A sidecar of %s is not used: it names rows past the end", live.path)
-        return None
     return IndexAnswer(positions, exact, True, tuple(sorted(sidecars.used)))
 
 
@@ -219,20 +215,14 @@ class _Sidecars:
 
     def _opened(self, definition: IndexDefinition) -> CodeTable | None:
         context = open_sidecar(self.state, definition, self.live)
+        types = [str(column.field_type) for column in definition.fields(self.state.schema) or ()]
         try:
-            sidecar = CodeTable.of(self.opened.enter_context(context))
+            return CodeTable.of(self.opened.enter_context(context), types)
         except FileNotFoundError:
             return None
         except (DamagedSidecarError, ValueError, LookupError, TypeError, zlib.error) as error:
             log.warning("The sidecar of %s is not used: %s", self.live.path, error)
             return None
-        fields = definition.fields(self.state.schema) or []
-        if [code_class(kind) for kind in sidecar.types] != [
-            code_class(str(column.field_type)) for column in fields
-        ]:
-            log.warning("The sidecar of %s is not used: its types are others", self.live.path)
-            return None
-        return sidecar
 
 
 _Found = tuple[BitMap64, bool]  # rows, and whether a test is TRUE for exactly these

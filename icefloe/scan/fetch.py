@@ -30,7 +30,6 @@ from icefloe.spark.frames import numbers
 from icefloe.storage.files import locate
 from icefloe.storage.locations import spark_uri
 from icefloe.tasks.fetch import FetchPlan, FileToFetch, KeysToMatch, fetch_rows
-from icefloe.tasks.index_codes import code_class
 from icefloe.tasks.messages import pack
 
 
@@ -63,10 +62,10 @@ class Fetch:
     def with_keys(self, files: Sequence[Candidate], lookup: KeyLookup) -> DataFrame:
         """The live rows that may have one of the keys; tasks read the sidecars."""
         fields = lookup.definition.fields(self.state.schema) or []
-        classes = tuple(code_class(str(field.field_type)) for field in fields)
+        types = tuple(str(field.field_type) for field in fields)
         # Where only the key is needed, its code is enough.
         only_key = len(fields) == 1 and list(self.names) == [fields[0].name]
-        keys = KeysToMatch(lookup.values, classes, only_key)
+        keys = KeysToMatch(lookup.values, types, only_key)
         return self._rows([self._file(c, lookup=lookup) for c in files], keys)
 
     def _file(

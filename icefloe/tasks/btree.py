@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,9 +101,8 @@ def remap_btree(
     if has_new_keys and not edits.values.keys() >= set(index.field_ids):
         return None
     with old.open() as sidecar:
-        table = CodeTable.of(sidecar)
-        classes = [code_class(kind) for kind in index.types]
-        if table.nulls is None or [code_class(kind) for kind in table.types] != classes:
+        table = CodeTable.of(sidecar, index.types)
+        if table.nulls is None:
             return None
         codes, positions = table.everything()
         nulls = table.nulls
@@ -164,27 +164,30 @@ class CodeTable:
     sidecar: Sidecar
     rows: int  # of the data file
     entries: int
-    types: tuple[str, ...]
     coder: Coder
     fences: Codes
     nulls: Positions | None  # rows with NULL in an indexed column; None: they are too many
 
     @staticmethod
-    def of(sidecar: Sidecar) -> CodeTable:
-        """Read what a look-up needs of the header; raises DamagedSidecarError."""
+    def of(sidecar: Sidecar, types: Iterable[str]) -> CodeTable:
+        """Read what a look-up needs of the header; raises DamagedSidecarError.
+
+        `types` are those that the table's columns have now; values of other types have other codes.
+        """
         header = sidecar.header
+        if list(map(code_class, header["types"])) != list(map(code_class, types)):
+            raise DamagedSidecarError(f"{sidecar.path} has codes of other types")
         fences = np.frombuffer(sidecar.sections[FENCES], "<u8")
         if len(fences) != len(sidecar.checksums) or header["batch_rows"] != BATCH_ROWS:
-            raise DamagedSidecarError("it lacks batches")
+            raise DamagedSidecarError(f"{sidecar.path} lacks batches")
         nulls = None
         if NULLS in sidecar.sections:
             rows = np.frombuffer(zlib.decompress(sidecar.sections[NULLS]), "<u4")
-            nulls = rows.astype(np.int64)
+            nulls = _within(sidecar, rows).astype(np.int64)
         return CodeTable(
             sidecar,
             header["rows"],
             header["entries"],
-            tuple(header["types"]),
             Coder(header["coder"], bytes.fromhex(header["prefix"])),
             fences,
             nulls,
@@ -255,7 +258,12 @@ class CodeTable:
 
     def _batch(self, number: int) -> tuple[Codes, RowNumbers]:
         batch = self.sidecar.batch(number)
-        return (
-            batch.column(0).to_numpy(zero_copy_only=False),
-            batch.column(1).to_numpy(zero_copy_only=False),
-        )
+        positions = batch.column(1).to_numpy(zero_copy_only=False)
+        return batch.column(0).to_numpy(zero_copy_only=False), _within(self.sidecar, positions)
+
+
+def _within(sidecar: Sidecar, positions: RowNumbers) -> RowNumbers:
+    """The positions, if the data file has them; raises DamagedSidecarError."""
+    if len(positions) and int(positions.max()) >= sidecar.header["rows"]:
+        raise DamagedSidecarError(f"{sidecar.path} has rows past the end of its data file")
+    return positions

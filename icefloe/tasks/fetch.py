@@ -17,7 +17,7 @@ import pyarrow.fs as pafs
 from icefloe.storage.filesystem import is_local_disk
 from icefloe.tasks.arrow import fitted
 from icefloe.tasks.btree import CodeTable
-from icefloe.tasks.index_codes import EXACT, Coder, Codes, code_class, decode, encode
+from icefloe.tasks.index_codes import EXACT, Coder, Codes, decode, encode
 from icefloe.tasks.messages import Positions, Task, unpack
 from icefloe.tasks.old_file import OldFile
 from icefloe.tasks.sidecars import DamagedSidecarError, SidecarPlace
@@ -30,7 +30,7 @@ class KeysToMatch:
     """Values of indexed columns, each once, of which rows are read."""
 
     values: Sequence[pa.Array]  # one array per indexed column, without NULLs
-    classes: tuple[str, ...]  # of the columns' types, by their codes
+    types: tuple[str, ...]  # of the columns, as Iceberg names them
     only_key: bool = False  # the one column to return: codes that are exact are enough to know it
 
 
@@ -98,16 +98,12 @@ def _look_up(
     if keys is None or file.sidecar is None:
         raise FileNotFoundError(file.path)
     with file.sidecar.open() as sidecar:
-        table = CodeTable.of(sidecar)
-        if tuple(map(code_class, table.types)) != keys.classes:
-            raise DamagedSidecarError(f"{sidecar.path} has codes of other types")
+        table = CodeTable.of(sidecar, keys.types)
         if table.coder not in encoded:
             values = _with_prefix(keys.values, table)
             encoded[table.coder] = np.unique(encode(values, table.coder))
         wanted = encoded[table.coder]
         numbers, positions = table.matches(wanted)
-        if len(positions) and int(positions.max()) >= file.rows:
-            raise DamagedSidecarError(f"{sidecar.path} has rows past the end of the data file")
     if keys.only_key and table.coder.kind == EXACT:
         return wanted[numbers], positions
     return None, positions

@@ -16,13 +16,12 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 from icefloe.tasks.fetch import FetchPlan, FileToFetch, KeysToMatch, fetch_rows
-from icefloe.tasks.index_codes import code_class
 from icefloe.tasks.messages import pack
 from icefloe.tasks.sidecars import IndexedFile
 from support.sidecar_files import SidecarFiles, schema_of
 
 KEYS = [5, 3, None, 5, 1, 3, 9, None]
-INTEGER = (code_class("long"),)
+LONG = ("long",)
 NAMES = ["a", "b", "c", None, "e", "f", "g", "h"]
 
 
@@ -189,7 +188,7 @@ def test_rows_with_keys(tmp_path, state, declared, kind, values):
         path.unlink()
     elif state == "damaged":
         path.write_bytes(path.read_bytes()[:-9])
-    keys = KeysToMatch([pa.array([first, third], kind)], (code_class(declared),), only_key=True)
+    keys = KeysToMatch([pa.array([first, third], kind)], (declared,), only_key=True)
     schema = stored_schema(file, "c1")
     source = replace(to_fetch(file, deleted=[3]), sidecar=made.place(file))
     found = fetched_keys(replace(plan_of(file, schema, source), keys=keys))
@@ -211,7 +210,7 @@ def test_keys_alone_are_read_from_the_sidecar_where_codes_are_exact(made, file):
     source = replace(to_fetch(file), sidecar=made.place(file))
     schema = pa.schema([schema_of([pa.array(KEYS)]).field("c1")])
     plan = plan_of(file, schema, source)
-    keys = KeysToMatch([pa.array([5, 3, 77])], INTEGER, only_key=True)
+    keys = KeysToMatch([pa.array([5, 3, 77])], LONG, only_key=True)
     assert fetched_keys(replace(plan, keys=keys)) == [(5, 0), (3, 1), (5, 3), (3, 5)]
     with pytest.raises(FileNotFoundError):
         fetched_keys(replace(plan, keys=replace(keys, only_key=False)))
@@ -222,7 +221,7 @@ def test_no_key_is_in_the_file(made, file):
     source = replace(to_fetch(file), sidecar=made.place(file))
     plan = plan_of(file, stored_schema(file, "c1"), source)
     for values in ([2, 4, 2**62], []):
-        keys = KeysToMatch([pa.array(values, pa.int64())], INTEGER)
+        keys = KeysToMatch([pa.array(values, pa.int64())], LONG)
         assert fetched_keys(replace(plan, keys=keys)) == []
 
 
@@ -231,7 +230,7 @@ def test_rows_with_keys_of_two_columns(tmp_path):
     file = made.data_file("a.parquet", pa.array([1, 1, None, 2]), pa.array(["a", "b", "a", "a"]))
     made.build(file)
     source = replace(to_fetch(file), sidecar=made.place(file))
-    keys = KeysToMatch([pa.array([1, 2, 7]), pa.array(["b", "a", "a"])], ("integer", "string"))
+    keys = KeysToMatch([pa.array([1, 2, 7]), pa.array(["b", "a", "a"])], ("int", "string"))
     plan = replace(plan_of(file, stored_schema(file, "c1", "c2"), source), keys=keys)
     assert fetched_keys(plan) == [(1, 1), (2, 3)]
 
@@ -241,5 +240,5 @@ def test_a_sidecar_with_codes_of_another_type_is_not_used(made, file):
     made.build(file)
     source = replace(to_fetch(file), sidecar=made.place(file))
     plan = plan_of(file, stored_schema(file, "c1"), source)
-    keys = KeysToMatch([pa.array([3.0])], (code_class("double"),))
+    keys = KeysToMatch([pa.array([3.0])], ("double",))
     assert len(fetched_keys(replace(plan, keys=keys))) == file.rows

@@ -44,7 +44,7 @@ def indexed(rows: int, columns: dict[int, pa.ChunkedArray], name: str = OLD) -> 
 
 def content_of(place: SidecarPlace) -> tuple[CodeTable, np.ndarray, np.ndarray]:
     with place.open() as sidecar:
-        table = CodeTable.of(sidecar)
+        table = CodeTable.of(sidecar, sidecar.header["types"])
         return table, *table.everything()
 
 

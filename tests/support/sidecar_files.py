@@ -62,7 +62,7 @@ class SidecarFiles:
     @contextmanager
     def open(self, file: IndexedFile) -> Iterator[CodeTable]:
         with self.place(file).open() as sidecar:
-            yield CodeTable.of(sidecar)
+            yield CodeTable.of(sidecar, self.types)
 
 
 def schema_of(columns: Sequence[pa.Array]) -> pa.Schema:

@@ -46,7 +46,7 @@ from icefloe.settings import UpdateKind, UpdateMode
 from icefloe.statements import Duplicates, MergeStatement, Then, When
 from icefloe.storage.filesystem import is_local_disk
 from icefloe.tasks.btree import BATCH_ROWS, CodeTable
-from icefloe.tasks.index_codes import EXACT, Coder, Codes, code_class, encode
+from icefloe.tasks.index_codes import EXACT, Coder, Codes, encode
 from icefloe.tasks.messages import Positions
 from icefloe.tasks.sidecars import DamagedSidecarError, combined
 from icefloe.writing.local_rows import (
@@ -358,13 +358,10 @@ class _ByIndex:
     def _in_file(self, scan: Scan, codes: Codes, candidate: Candidate) -> _Matches:
         fields = self.definition.fields(scan.state.schema) or []
         with place_of(scan.state, self.definition, candidate.live).open() as sidecar:
-            table = CodeTable.of(sidecar)
-            classes = [code_class(str(field.field_type)) for field in fields]
-            if table.coder.kind != EXACT or [code_class(kind) for kind in table.types] != classes:
-                raise DamagedSidecarError(f"{sidecar.path} has codes of other types")
+            table = CodeTable.of(sidecar, [str(field.field_type) for field in fields])
+            if table.coder.kind != EXACT:
+                raise DamagedSidecarError(f"{sidecar.path} has codes that stand for several values")
             numbers, positions = table.matches(codes)
-            if len(positions) and int(positions.max()) >= candidate.live.rows:
-                raise DamagedSidecarError(f"{sidecar.path} has rows past the end of the data file")
         deleted = scan.deleted.get(candidate.path)
         if deleted:
             live = ~np.isin(positions, as_array(deleted))
