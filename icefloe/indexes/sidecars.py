@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from pyarrow.fs import FileType
 
 from icefloe.indexes.definitions import IndexDefinition, to_write
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.table_state import TableState
-from icefloe.tasks.sidecars import Sidecar, SidecarPlace, sidecar_path
+from icefloe.storage.files import locate
+from icefloe.tasks.sidecars import Sidecar, SidecarPlace, change_in_place, sidecar_path
 
 
 def open_sidecar(
@@ -23,7 +25,8 @@ def open_sidecar(
 def place_of(state: TableState, definition: IndexDefinition, live: LiveFile) -> SidecarPlace:
     """Where the sidecar of a data file is; tasks open it too."""
     [index] = to_write(state, [definition])
-    return SidecarPlace.of(index, live.path, live.size, live.rows)
+    place = SidecarPlace.of(index, live.path, live.size, live.rows)
+    return replace(place, problem=_problem(state, live))
 
 
 def have_sidecars(
@@ -34,4 +37,14 @@ def have_sidecars(
         return []
     [index] = to_write(state, [definition])
     paths = [sidecar_path(index.folder, live.path) for live in files]
-    return [info.type == FileType.File for info in index.filesystem.get_file_info(paths)]
+    stored = index.filesystem.get_file_info(paths)
+    return [
+        info.type == FileType.File and _problem(state, live) is None
+        for live, info in zip(files, stored, strict=True)
+    ]
+
+
+def _problem(state: TableState, live: LiveFile) -> str | None:
+    """Why no sidecar of a data file may be used; None if there is no reason."""
+    place = locate(state.io, live.path)
+    return change_in_place(place.filesystem, place.path, live.size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from icefloe.tasks.sidecars import (
     RowEdits,
     SidecarContent,
     SidecarPlace,
+    change_in_place,
     write_sidecar,
 )
 from icefloe.tasks.vectors import build_hnsw, needs_graph
@@ -115,6 +116,7 @@ def _coverage(plan: CoveragePlan, file: IndexedFile) -> tuple[int | None, str | 
     if plan.index.kind == "hnsw" and not needs_graph(plan.index.params, file.rows):
         return 0, None
     place = SidecarPlace.of(plan.index, file.location, file.size, file.rows)
+    place = replace(place, problem=change_in_place(file.filesystem, file.path, file.size))
     try:
         with place.open():
             return place.filesystem.get_file_info(place.path).size, None

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from icefloe.storage.filesystem import delete_quietly, new_file
+from icefloe.storage.filesystem import delete_quietly, is_local_disk, new_file
 from icefloe.tasks.messages import Positions
 from icefloe.tasks.old_file import OldFile, why_spark_differs
 
@@ -94,6 +94,22 @@ def sidecar_path(index_folder: str, data_file: str) -> str:
     return f"{index_folder}/{folder}/{data_file.rpartition('/')[2]}"
 
 
+def change_in_place(filesystem: pafs.FileSystem, path: str, size: int) -> str | None:
+    """How a data file differs from the table's metadata; None if it shows no difference.
+
+    An index that answers alone reads no byte of the file. A disk of this machine has the file's
+    size at hand; an object store would take a request for each file.
+    """
+    if not is_local_disk(filesystem):
+        return None
+    info = filesystem.get_file_info(path)
+    if info.type != pafs.FileType.File:
+        return f"{path} is missing"
+    if info.size == size:
+        return None
+    return f"{path} has {info.size} bytes, and {size} in the table's metadata: it was changed"
+
+
 def write_sidecar(index: IndexToWrite, file: IndexedFile, content: SidecarContent) -> int:
     """Write one sidecar; returns its size."""
     schema = content.batches[0].schema if content.batches else pa.schema([])
@@ -146,6 +162,7 @@ class SidecarPlace:
     filesystem: pafs.FileSystem
     path: str
     expected: Mapping[str, object]
+    problem: str | None = None  # of the data file, which makes the sidecar one of another file
 
     @staticmethod
     def of(index: IndexToWrite, location: str, size: int, rows: int) -> SidecarPlace:
@@ -169,6 +186,8 @@ class SidecarPlace:
             FileNotFoundError: The index does not cover the file.
             DamagedSidecarError: The sidecar cannot be used; from the block too, when it is read.
         """
+        if self.problem is not None:
+            raise DamagedSidecarError(self.problem)
         try:
             with self.filesystem.open_input_file(self.path) as source:
                 yield self._checked(pa.ipc.open_file(source))
@@ -265,6 +284,8 @@ def indexed_columns(index: IndexToWrite, file: IndexedFile) -> list[pa.Array]:
 def _read_columns(index: IndexToWrite, file: IndexedFile) -> list[pa.ChunkedArray]:
     """Read the columns; refuses a file whose rows tasks could not read by position later."""
     with file.filesystem.open_input_file(file.path) as source:
+        if source.size() != file.size:
+            raise NotIndexableError(f"it has {source.size()} bytes, not {file.size}")
         parquet = pq.ParquetFile(source, page_checksum_verification=True)
         reason = why_spark_differs(parquet)
         if reason is None and index.schema is not None:

@@ -8,6 +8,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
@@ -21,10 +23,17 @@ from pyiceberg.types import (
 )
 
 from icefloe import Table
-from support.indexed_tables import append_rows, build_sidecars, define_index, make_table
+from support.indexed_tables import (
+    append_rows,
+    build_sidecars,
+    define_index,
+    make_table,
+    warnings_of_icefloe,
+)
 from support.inline_lakes import SparkNeededError, open_place
 from support.judged_conditions import Conditions, Literal
 from support.random_programs import seeds
+from support.sidecar_counts import local
 from support.tables import data_files, delete_files, snapshots
 
 SCHEMA = Schema(
@@ -118,14 +127,14 @@ def test_random_reads(table, rows, seed):
 
 @pytest.mark.requirement("L19")
 def test_a_delete_opens_no_data_file(table, rows):
-    """All of them are gone while it runs."""
-    hidden = {Path(live.path.removeprefix("file://")) for live in data_files(table)}
-    for path in hidden:
-        path.rename(path.with_suffix(".hidden"))
+    """All of them have other bytes while it runs, as many."""
+    content = {path: path.read_bytes() for path in map(local, data_files(table))}
+    for path, whole in content.items():
+        path.write_bytes(b"?" * len(whole))
     result = table.delete().where("id IN (5, 50, 100) OR id > 126").execute()
     assert table.count("id > 120") == 6
-    for path in hidden:
-        path.with_suffix(".hidden").rename(path)
+    for path, whole in content.items():
+        path.write_bytes(whole)
     assert (result.rows_deleted, result.files_scanned, result.data_files_removed) == (6, 0, 0)
     gone = {5, 50, 100, 127, 128, 129}
     assert ids_of(table) == [row["id"] for row in rows if row["id"] not in gone]
@@ -149,6 +158,37 @@ def test_no_rows_no_snapshot(table):
         assert (result.rows_deleted, result.snapshot_id) == (0, None)
         assert table.count(where) == 0
     assert len(snapshots(table)) == before
+
+
+def test_an_index_does_not_answer_for_a_data_file_that_was_changed_in_place(table):
+    """On a disk of this machine: the file's rows are looked at, as without an index."""
+    [live, *_] = data_files(table)
+    path = local(live)
+    stored = pq.read_table(path)
+    other = pa.array([key + 1000 for key in stored.column("id").to_pylist()])
+    pq.write_table(stored.set_column(0, stored.schema.field(0), other), path, compression="none")
+    key = stored.column("id")[7]
+    with warnings_of_icefloe() as warnings:
+        assert table.count(f"id = {key}") == 0
+        with pytest.raises(SparkNeededError):
+            table.delete().where(f"id = {key}").execute()
+    assert len(warnings) == 2
+    assert all(f"{path} has {path.stat().st_size} bytes" in warning for warning in warnings)
+    assert build_sidecars(table)[0].endswith(f"it has {path.stat().st_size} bytes, not {live.size}")
+
+
+def test_an_index_does_not_answer_for_a_data_file_that_is_missing(table):
+    path = local(data_files(table)[0])
+    key = pq.read_table(path).column("id")[7]
+    path.unlink()
+    for statement in (
+        lambda: table.count(f"id = {key}"),
+        table.delete().where(f"id = {key}").execute,
+    ):
+        with warnings_of_icefloe() as warnings, pytest.raises(SparkNeededError):
+            statement()
+        assert f"{path} is missing" in warnings[0]
+    assert len(snapshots(table)) == 5
 
 
 def test_spark_is_asked_where_a_file_has_no_sidecar(table):
