@@ -8,16 +8,27 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import pyarrow as pa
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.update import (
+    AssertTableUUID,
+    SetPropertiesUpdate,
+    ValidatableTableRequirement,
+)
 from pyiceberg.types import NestedField
 from pyspark.sql import DataFrame
 
 from icefloe.commands.context import Context
 from icefloe.commands.evolve import changing_table
+from icefloe.commit.catalog import commit_with_retries, load_table
+from icefloe.commit.handover import LostRaceError
 from icefloe.errors import (
     ColumnNotFoundError,
     ConflictError,
@@ -35,7 +46,7 @@ from icefloe.indexes.definitions import (
 from icefloe.indexes.kinds import KINDS
 from icefloe.metadata.files import LiveFile
 from icefloe.metadata.manifests import read_snapshot_files
-from icefloe.metadata.table_state import MAIN, TableState
+from icefloe.metadata.table_state import MAIN, TableState, delete_old_metadata
 from icefloe.results import IndexResult
 from icefloe.spark.errors import detect_jvm_exit, translate_spark_errors
 from icefloe.spark.frames import frame_of, numbers
@@ -80,21 +91,14 @@ def create_index(context: Context, table: IcebergTable, new: NewIndex) -> IndexR
     started = time.monotonic()
     state = context.read_state(MAIN)
     wanted = _definition(new, state)
-    existing = _find(state, wanted.name)
-    if existing is None:
-        with changing_table(table), table.transaction() as transaction:
-            transaction.set_properties({wanted.property_name: wanted.as_json()})
+    if _find(state, wanted.name) is None:
+        state = _define(context, table, wanted, state)
+    while True:
+        existing = _defined(wanted, state)
+        coverage = _coverage(context, state, existing, builds=True)
         state = context.read_state(MAIN)
-        existing = _find(state, wanted.name)  # of another writer, if that was quicker
-    if existing is None:
-        raise ConflictError(
-            f"index {wanted.name!r} was dropped while it was created",
-            table=state.name,
-            base_snapshot_id=state.metadata.current_snapshot_id,
-            current_snapshot_id=state.metadata.current_snapshot_id,
-        )
-    _refuse_other(existing, wanted, state)
-    coverage = _coverage(context, state, existing, builds=True)
+        if _defined(wanted, state).index_id == existing.index_id:
+            break  # otherwise it was dropped and created again, and has no sidecars
     for location, reason in coverage.problems.items():
         log.warning("Index %s does not cover %s: %s", existing.name, location, reason)
     return IndexResult(
@@ -107,6 +111,30 @@ def create_index(context: Context, table: IcebergTable, new: NewIndex) -> IndexR
         coverage.bytes,
         time.monotonic() - started,
     )
+
+
+def _define(
+    context: Context, table: IcebergTable, wanted: IndexDefinition, state: TableState
+) -> TableState:
+    """Commit a definition, unless the table has an index of that name by then."""
+
+    def attempt(_number: int) -> None:
+        uuid = table.metadata.table_uuid
+        current = load_table(context.catalog, state.name, uuid)
+        requirements: list[Any] = [AssertTableUUID(uuid=uuid)]
+        if isinstance(context.catalog, MetastoreCatalog):  # servers refuse what they do not know
+            requirements.append(_AssertNoIndex(name=wanted.name))
+        stored = SetPropertiesUpdate(updates={wanted.property_name: wanted.as_json()})
+        try:
+            with changing_table(current):
+                done = context.catalog.commit_table(current, tuple(requirements), (stored,))
+                delete_old_metadata(state.io, current.metadata, done.metadata)
+        except ConflictError as lost:
+            if _find(context.read_state(MAIN), wanted.name) is None:
+                raise LostRaceError(str(lost)) from lost
+
+    commit_with_retries(state, attempt)
+    return context.read_state(MAIN)
 
 
 def drop_index(context: Context, table: IcebergTable, name: str) -> None:
@@ -164,7 +192,11 @@ def index_named(state: TableState, name: str) -> IndexDefinition:
 
 def _find(state: TableState, name: str) -> IndexDefinition | None:
     """The index of that name; names are not case-sensitive."""
-    defined = definitions_of(state.metadata)
+    return _named(state.metadata, name)
+
+
+def _named(metadata: TableMetadata, name: str) -> IndexDefinition | None:
+    defined = definitions_of(metadata)
     return next((each for each in defined if each.name.lower() == str(name).lower()), None)
 
 
@@ -211,6 +243,32 @@ def _column(name: str, state: TableState) -> NestedField:
     if any(column.name.lower() == top for column in fields):
         raise StatementError(f"{name!r} is part of a column: only whole columns are indexed.")
     raise ColumnNotFoundError(name, [column.name for column in fields])
+
+
+class _AssertNoIndex(ValidatableTableRequirement):
+    """The table must have no index of a name: two definitions would replace each other."""
+
+    type: Literal["icefloe-assert-no-index"] = "icefloe-assert-no-index"
+    name: str
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
+        """Compare with the metadata that the commit is based on."""
+        if base_metadata is not None and _named(base_metadata, self.name) is not None:
+            raise CommitFailedException(f"index {self.name!r} was created concurrently")
+
+
+def _defined(wanted: IndexDefinition, state: TableState) -> IndexDefinition:
+    """The index of that name, which has to be the wanted one; of any writer."""
+    existing = _find(state, wanted.name)
+    if existing is None:
+        raise ConflictError(
+            f"index {wanted.name!r} was dropped while it was created",
+            table=state.name,
+            base_snapshot_id=state.metadata.current_snapshot_id,
+            current_snapshot_id=state.metadata.current_snapshot_id,
+        )
+    _refuse_other(existing, wanted, state)
+    return existing
 
 
 def _refuse_other(existing: IndexDefinition, wanted: IndexDefinition, state: TableState) -> None:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import icefloe
 from icefloe import Lake, Table
-from icefloe.errors import ConflictError, IcefloeError
+from icefloe.errors import ConflictError, IcefloeError, StatementError
 from icefloe.indexes.definitions import definitions_of
 from support.indexed_tables import sidecar_of, stored_sidecars
 from support.pyiceberg_tables import later
-from support.races import before_commit, before_swap, meanwhile, once_before_publish, other
+from support.races import (
+    Meanwhile,
+    before_commit,
+    before_swap,
+    meanwhile,
+    once_before_publish,
+    other,
+)
+from support.rest_catalog import Land, Reply, running_catalog
 from support.tables import data_files, rows
 
 __all__ = ["before_commit", "before_swap", "meanwhile", "other"]
@@ -111,23 +121,120 @@ def test_an_index_that_is_created_while_rows_are_appended(table_of, lake, other)
     assert table.create_index("by_id", "btree", "id").files_covered == 2
 
 
-@pytest.mark.parametrize("column", ["id", "n"])
-def test_an_index_of_that_name_that_is_created_at_once(table_of, other, before_swap, column):
-    """Catalogs compare no properties: the last definition counts, and its files are covered."""
+def test_the_same_index_that_is_created_at_once(table_of, other, before_swap):
+    """The first definition counts, and is the other writer's; nothing is built twice."""
     table = table_of(DDL)
     table.append(some(1, 2))
     theirs = other.table(table.name)
-    before_swap(lambda: theirs.create_index("by_id", "btree", column))
+    before_swap(lambda: theirs.create_index("BY_ID", "btree", "id"))
     built = table.create_index("by_id", "btree", "id")
-    assert (built.files, built.files_covered) == (1, 1)
+    assert (built.name, built.files, built.files_covered) == ("BY_ID", 1, 1)
     [listed] = table.indexes().collect()
-    assert (listed.columns, listed.files_covered) == (["id"], 1)
-    assert table.count("id = 2") == 1
-    assert "index by_id" in str(theirs.delete().where("id = 2").explain())
-    theirs.append(some(3))
-    table.remove_orphans(older_than=later(), dry_run=False, allow_recent=True)
+    assert (listed.name, listed.columns, listed.files_covered) == ("BY_ID", ["id"], 1)
     assert stored_sidecars(table) == sidecars_of_files(table)
+    assert table.count("id = 2") == 1
+    assert "index BY_ID" in str(theirs.delete().where("id = 2").explain())
+
+
+def test_another_index_of_that_name_that_is_created_at_once(table_of, other, before_swap):
+    """No definition replaces another: that would leave a writer with an index it did not ask for."""
+    table = table_of(DDL)
+    table.append(some(1, 2))
+    theirs = other.table(table.name)
+    before_swap(lambda: theirs.create_index("by_id", "btree", "n"))
+    with pytest.raises(StatementError, match="another index 'by_id': btree on n"):
+        table.create_index("by_id", "btree", "id")
+    [listed] = table.indexes().collect()
+    assert (listed.columns, listed.files_covered) == (["n"], 1)
+    assert stored_sidecars(table) == sidecars_of_files(table)
+    assert table.count("id = 2") == 1
+
+
+def test_a_rest_catalog_keeps_the_last_definition(spark, tmp_path):
+    """Its servers compare no properties: the writer whose definition is no more is not left alone."""
+    with (
+        running_catalog(tmp_path / "rest") as server,
+        icefloe.connect(spark=spark, **server.properties) as lake,
+        icefloe.connect(spark=spark, **server.properties) as other,
+    ):
+        lake.create_namespace("a")
+        table = lake.create_table("a.t", DDL)
+        table.append(some(1, 2))
+        theirs = other.table("a.t")
+
+        def create_theirs_first(land: Land) -> Reply:
+            theirs.create_index("by_id", "btree", "n")
+            return land()
+
+        server.faults.append(create_theirs_first)
+        built = table.create_index("by_id", "btree", "id")
+        assert (built.files, built.files_covered) == (1, 1)
+        assert [row.columns for row in table.indexes().collect()] == [["id"]]
+        with pytest.raises(StatementError, match="another index 'by_id': btree on id"):
+            theirs.create_index("by_id", "btree", "n")
+        assert table.count("id = 2") == 1
+
+
+def test_an_append_while_an_index_is_defined_is_no_conflict(table_of, other, before_swap):
+    table = table_of(DDL)
+    table.append(some(1, 2))
+    theirs = other.table(table.name)
+    before_swap(lambda: theirs.append(some(3)))
+    built = table.create_index("by_id", "btree", "id")
+    assert (built.files, built.files_covered) == (2, 2)
     assert table.count("id = 3") == 1
+
+
+@pytest.fixture
+def once_built(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
+    """Runs something once the first sidecar is written and before the lake reads a table again."""
+
+    def let_in(action: Callable[[], object]) -> None:
+        pending, load_table = [action], lake.catalog.load_table
+
+        def load_late(*arguments: Any) -> Any:
+            if pending and [*(tmp_path / "lake").rglob("_icefloe/index/*/*/*")]:
+                pending.pop()()
+            return load_table(*arguments)
+
+        monkeypatch.setattr(lake.catalog, "load_table", load_late)
+
+    return let_in
+
+
+def create_again(theirs: Table, column: str) -> None:
+    theirs.drop_index("by_id")
+    theirs.create_index("by_id", "btree", column, on_write=False)
+
+
+def test_the_same_index_that_is_created_again_while_it_is_built(table_of, other, once_built):
+    """What was built was of the index that is no more: the other one gets its sidecars."""
+    table = table_of(DDL)
+    table.append(some(1, 2))
+    theirs = other.table(table.name)
+    once_built(lambda: (create_again(theirs, "id"), theirs.append(some(3))))
+    built = table.create_index("by_id", "btree", "id", on_write=False)
+    assert (built.files, built.files_covered) == (2, 2)
+    assert stored_sidecars(table) == sidecars_of_files(table)
+    assert table.count("id IN (2, 3)") == 2
+
+
+def test_another_index_that_is_created_while_one_is_built(table_of, other, once_built):
+    table = table_of(DDL)
+    table.append(some(1, 2))
+    once_built(lambda: create_again(other.table(table.name), "n"))
+    with pytest.raises(StatementError, match="another index 'by_id': btree on n"):
+        table.create_index("by_id", "btree", "id", on_write=False)
+    assert [row.columns for row in table.indexes().collect()] == [["n"]]
+
+
+def test_an_index_that_is_dropped_while_it_is_built(table_of, other, once_built):
+    table = table_of(DDL)
+    table.append(some(1, 2))
+    once_built(lambda: other.table(table.name).drop_index("by_id"))
+    with pytest.raises(ConflictError, match="index 'by_id' was dropped while it was created"):
+        table.create_index("by_id", "btree", "id")
+    assert table.indexes().collect() == []
 
 
 def test_many_threads_write_and_create(table_of, lake):
@@ -136,10 +243,7 @@ def test_many_threads_write_and_create(table_of, lake):
     def write(number: int) -> None:
         mine = lake.table(table.name)
         if number % 3 == 0:
-            try:
-                mine.create_index("by_id", "btree", "id")
-            except ConflictError:
-                return
+            mine.create_index("by_id", "btree", "id")
         else:
             mine.append(some(10 * number, 10 * number + 1))
 
