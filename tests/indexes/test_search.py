@@ -16,7 +16,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from icefloe import Lake, Table
+from icefloe.commands.search import text
 from icefloe.errors import IndexNotFoundError, StatementError
+from icefloe.tasks.sidecars import DamagedSidecarError
 from support.foreign_files import equality_delete, publish
 from support.tables import data_files
 from support.text_model import TextModel, model_tokens
@@ -198,6 +200,29 @@ def test_damaged_sidecars_cost_no_row(table_of: TableOf, caplog: pytest.LogCaptu
             caplog.clear()
             assert_as_model(table, model)
         assert "A sidecar of" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_sidecar_that_cannot_be_read_for_a_while(
+    table_of: TableOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A phrase may take several rounds: a file that tasks search is not searched in a later one."""
+    table = table_of(SCHEMA, [{"id": i, "region": "us", "text": "sea by"} for i in range(200)])
+    table.append([{"id": 1000, "region": "us", "text": "by the sea, and by sea"}])
+    table.create_index("by_text", "bm25", "text")
+    assert [number for number, _ in found(table, '"by sea"', limit=5)] == [1000]
+    last = max(data_files(table), key=lambda live: live.sequence_number)
+    opened, open_sidecar = [], text.open_sidecar
+
+    def fail_once(state: Any, definition: Any, live: Any) -> Any:
+        opened.append(live.path)
+        if live.path == last.path and opened.count(live.path) == 2:
+            raise DamagedSidecarError("a request was lost")
+        return open_sidecar(state, definition, live)
+
+    monkeypatch.setattr(text, "open_sidecar", fail_once)
+    assert [number for number, _ in found(table, '"by sea"', limit=5)] == [1000]
+    assert len(opened) - opened.count(last.path) > opened.count(last.path) == 2
 
 
 def _last_body_byte(content: bytes) -> int:

@@ -186,8 +186,10 @@ class _TextSearcher:
 
         def best_of(limit: int) -> list[Hit]:
             wanted = replace(search, limit=limit)
-            by_file = self._of_sidecars(files, lambda c, index: self._ranked(wanted, c, index))
-            damaged.update(c.path for c, hits in zip(files, by_file, strict=True) if hits is None)
+            # A file that failed once is read by tasks, and its rows must not come twice.
+            left = [c for c in files if c.path not in damaged]
+            by_file = self._of_sidecars(left, lambda c, index: self._ranked(wanted, c, index))
+            damaged.update(c.path for c, hits in zip(left, by_file, strict=True) if hits is None)
             return best((hit for hits in by_file for hit in hits or ()), limit)
 
         if not search.query.has_phrases:
