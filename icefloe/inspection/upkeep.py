@@ -29,6 +29,7 @@ from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import choose_files
 from icefloe.pruning.comparisons import UNKNOWN
 from icefloe.pruning.file_matcher import FileMatcher
+from icefloe.tasks.index_files import needs_sidecar
 
 
 def compaction(
@@ -145,13 +146,20 @@ def inline_rows(tier: InlineTier, state: TableState) -> dict[str, Any] | None:
 
 
 def index_coverage(state: TableState, files: SnapshotFiles) -> list[dict[str, Any]]:
-    """The indexes with the files and rows that have a sidecar of them, by one listing each."""
+    """The indexes with the files and rows that each of them covers, by one listing each.
+
+    Whether a sidecar is whole is looked at by `Table.indexes`.
+    """
     listed = []
     for definition in definitions_of(state.metadata):
         problem = definition.problem(state.schema)
         covered = [False] * len(files.data)
         if problem is None:
-            covered = have_sidecars(state, definition, files.data)
+            stored = have_sidecars(state, definition, files.data)
+            covered = [
+                is_there or not needs_sidecar(definition.kind, definition.params, live.rows)
+                for live, is_there in zip(files.data, stored, strict=True)
+            ]
         fields = definition.fields(state.schema) or []
         listed.append(
             {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -93,6 +94,11 @@ def _remap(index: IndexToWrite, file: IndexedFile, old: ReplacedFile) -> bool:
     return True
 
 
+def needs_sidecar(kind: str, params: Mapping[str, Any], rows: int) -> bool:
+    """Whether an index covers a file of so many rows by a sidecar; small ones may need none."""
+    return kind != "hnsw" or needs_graph(params, rows)
+
+
 def cover_files(plan: CoveragePlan) -> Task:
     """A task that reports the sidecars of the files whose numbers it gets, and may build them."""
 
@@ -113,7 +119,7 @@ def cover_files(plan: CoveragePlan) -> Task:
 
 def _coverage(plan: CoveragePlan, file: IndexedFile) -> tuple[int | None, str | None]:
     """The size of a file's sidecar, 0 if it needs none; None, and why, if it has none."""
-    if plan.index.kind == "hnsw" and not needs_graph(plan.index.params, file.rows):
+    if not needs_sidecar(plan.index.kind, plan.index.params, file.rows):
         return 0, None
     place = SidecarPlace.of(plan.index, file.location, file.size, file.rows)
     place = replace(place, problem=change_in_place(file.filesystem, file.path, file.size))

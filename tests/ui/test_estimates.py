@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from icefloe.ui.views import LakeViews
+from support.indexed_tables import sidecar_of
+from support.tables import data_files
 
 pytestmark = pytest.mark.slow
 SCHEMA = "id BIGINT, region STRING, n INT"
@@ -88,3 +90,26 @@ def test_inline_rows_and_the_coverage_of_an_index(views, table_of):
     views._views.clear()
     assert views.upkeep(table.name)["flush"]["rows"] == 0
     assert views.summary(table.name)["rows"] == 13
+
+
+def test_the_coverage_of_indexes_is_that_of_the_table(views, table_of):
+    """Small files need no graph of vectors, and those that were written later have no words."""
+    table = table_of("id BIGINT, text STRING, vec ARRAY<FLOAT>", mode="copy-on-write")
+    table.create_index("by_id", "btree", "id")
+    table.append([{"id": i, "text": "a b", "vec": [1.0, 2.0]} for i in range(5)])
+    table.create_index("by_text", "bm25", "text")
+    table.create_index("by_vec", "hnsw", "vec", exact_below=6)
+    table.append([{"id": i, "text": "c", "vec": [1.0, 2.0]} for i in range(5, 12)])
+    path = next(sidecar_of(table, "by_id", live) for live in data_files(table) if live.rows == 5)
+    path.unlink()
+
+    shown = {
+        one["name"]: (one["files_covered"], one["rows_covered"], one["files"])
+        for one in views.upkeep(table.name)["indexes"]
+    }
+
+    listed = {
+        row.name: (row.files_covered, row.rows_covered, row.files)
+        for row in table.indexes().collect()
+    }
+    assert shown == listed == {"by_id": (1, 7, 2), "by_text": (1, 5, 2), "by_vec": (1, 5, 2)}
