@@ -14,10 +14,8 @@ the whole process tree until the end of the statement.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -33,7 +31,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.data import SIZES, Size, input_files
+from benchmarks.fixed_costs import COLD, cold_table
 from benchmarks.machine import command_of, commit_of, machine
+from benchmarks.summary import to_text
 
 ROOT = Path(__file__).parent.parent
 _DONE = "first statement done"
@@ -158,17 +158,18 @@ def main() -> None:
                     for engine in engines:
                         runs.append(bench.run(engine, statement))
                         print(_line(runs[-1]), flush=True)
-    print("\n".join(_report(runs)))
+    print("\n".join(cold_table([asdict(run) for run in runs])))
     file = ROOT / "benchmarks" / "results" / "cold" / f"{'-'.join(options.size)}.json"
     file.parent.mkdir(exist_ok=True)
     document = {
+        "kind": COLD,
         "machine": machine(),
         "commit": commit_of(ROOT),
         "command": command_of(parser, options),
         "date": time.strftime("%Y-%m-%d"),
         "runs": [asdict(run) for run in runs],
     }
-    file.write_text(json.dumps(document, indent=1) + "\n")
+    file.write_text(to_text(document))
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,21 +309,6 @@ def _line(run: Run) -> str:
         f"{run.size} {run.statement} {run.engine}: {run.seconds:.2f} s, "
         f"{run.cpu_seconds:.2f} s of processor time"
     )
-
-
-def _report(runs: list[Run]) -> Iterator[str]:
-    """A table in Markdown: medians of seconds, and of processor seconds in parentheses."""
-    engines = list(dict.fromkeys(run.engine for run in runs))
-    yield f"| table | first statement | {' | '.join(engines)} |"
-    yield "|---" * (len(engines) + 2) + "|"
-    for size, statement in dict.fromkeys((run.size, run.statement) for run in runs):
-        cells = []
-        for engine in engines:
-            of = [r for r in runs if (r.size, r.statement, r.engine) == (size, statement, engine)]
-            seconds = statistics.median(run.seconds for run in of)
-            cpu = statistics.median(run.cpu_seconds for run in of)
-            cells.append(f"{seconds:.2f} ({cpu:.2f})")
-        yield f"| {size} | {statement} | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

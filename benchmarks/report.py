@@ -9,11 +9,13 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.fixed_costs import COLD, SCALE, cold_section, scale_section
 from benchmarks.goals import findings
+from benchmarks.markdown import markdown
 from benchmarks.peers import OURS
 from benchmarks.plots import plots_of
 from benchmarks.summary import RESULTS
@@ -38,23 +40,27 @@ Cell = Callable[[dict[str, Any], dict[str, Any]], str]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.report", description=__doc__)
-    parser.add_argument(
-        "results", nargs="*", type=Path, default=sorted(RESULTS.glob("*.json")), help="(all)"
-    )
+    parser.add_argument("results", nargs="*", type=Path, default=_all_results(), help="(all)")
     parser.add_argument("--into", type=Path, default=RESULTS.parent, help="folder (benchmarks)")
     args = parser.parse_args(arguments)
     documents = [json.loads(path.read_text()) for path in args.results]
-    runs = [document for document in documents if document.get("kind") != _LARGE_MERGE]
-    large_merges = [document for document in documents if document not in runs]
+    runs = [document for document in documents if document.get("kind") not in _SECTIONS]
     sections = [section(document) for document in runs]
-    if large_merges:
-        sections.append(large_section(large_merges))
+    for kind, section_of in _SECTIONS.items():
+        of_kind = [document for document in documents if document.get("kind") == kind]
+        if of_kind:
+            sections.append(section_of(of_kind))
     (args.into / _PLOTS).mkdir(parents=True, exist_ok=True)
     (args.into / "report.md").write_text("\n\n".join([_INTRODUCTION, *sections]) + "\n")
     for document in runs:
         for kind, svg in plots_of(document).items():
             (args.into / _plot_path(document, kind)).write_text(svg)
     return 0
+
+
+def _all_results() -> list[Path]:
+    folders = [RESULTS, RESULTS / SCALE, RESULTS / COLD]
+    return [path for folder in folders for path in sorted(folder.glob("*.json"))]
 
 
 def section(document: dict[str, Any]) -> str:
@@ -99,7 +105,7 @@ def _goals_table(document: dict[str, Any]) -> list[str]:
         f"{counts[verdict]} {verdict}" for verdict in ("met", "missed", "not measured")
     )
     head = ["goal", "statement", "against", "at least", "measured", ""]
-    return ["### Goals", f"{totals}.", _markdown(head, rows)]
+    return ["### Goals", f"{totals}.", markdown(head, rows)]
 
 
 def _plots(document: dict[str, Any]) -> list[str]:
@@ -148,7 +154,7 @@ def _table(document: dict[str, Any], peers: Sequence[dict[str, Any]], cell: Cell
             for peer, result in zip(peers, results, strict=True)
         ]
         rows.append([statement["title"], *cells])
-    return _markdown(["statement", *(peer["name"] for peer in peers)], rows)
+    return markdown(["statement", *(peer["name"] for peer in peers)], rows)
 
 
 def _seconds_cell(peers: Sequence[dict[str, Any]]) -> Cell:
@@ -220,7 +226,7 @@ def _peer_table(peers: Sequence[dict[str, Any]]) -> str:
         ]
         for peer in peers
     ]
-    return _markdown(["peer", "data files", "MiB", "load average before", "versions"], rows)
+    return markdown(["peer", "data files", "MiB", "load average before", "versions"], rows)
 
 
 def large_section(documents: Sequence[dict[str, Any]]) -> str:
@@ -257,7 +263,7 @@ def large_section(documents: Sequence[dict[str, Any]]) -> str:
         "by kind of process: driver is the Python process, jvm the driver's JVM, workers are the "
         "Python workers."
     )
-    return "\n\n".join(["## Large upserts", about, _markdown(head, rows)])
+    return "\n\n".join(["## Large upserts", about, markdown(head, rows)])
 
 
 def _without_result(document: dict[str, Any]) -> list[str]:
@@ -279,9 +285,11 @@ def _result(peer: dict[str, Any], name: str) -> dict[str, Any]:
     return next((result for result in peer["results"] if result["statement"] == name), {})
 
 
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+_SECTIONS: dict[str, Callable[[Sequence[dict[str, Any]]], str]] = {
+    SCALE: scale_section,
+    COLD: cold_section,
+    _LARGE_MERGE: large_section,
+}
 
 
 if __name__ == "__main__":

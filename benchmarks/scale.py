@@ -5,15 +5,16 @@
     .venv-iceberg/bin/python -m benchmarks.scale --files 1000 --snapshots
     .venv-iceberg/bin/python -m benchmarks.scale --only scan
 
-A table has one file of 200 rows in each partition. Every statement runs on both tables, once with
-cold caches and then in turn; tables are rolled back after each change. Processor time is that of
-Python and of the JVM together, Python workers included; bytes are those read through system calls.
+A table has one file of 200 rows in each partition. Every statement runs on both tables, once after
+icefloe's caches were cleared (Iceberg's runtime has none here) and then in turn; tables are rolled
+back after each change. Processor time is that of Python and of the JVM together, Python workers
+included; bytes are those read through system calls. A run is a file of `results/scale`;
+`python -m benchmarks.report` has them all.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -25,13 +26,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import icefloe
+from benchmarks.fixed_costs import SCALE
 from benchmarks.machine import command_of, commit_of, machine
 from benchmarks.measure import io_of_tree
+from benchmarks.summary import RESULTS, to_text
 from icefloe import Lake, Table
+from icefloe.deletes import position_deletes
 from icefloe.lake import EMBEDDED_CATALOG
+from icefloe.metadata import manifest_cache, sql_catalog
+from icefloe.scan import row_counts
 
 _ROWS = 200  # of each file
 _PACKAGES = (
@@ -67,6 +73,7 @@ class Case:
     icefloe: Callable[[Table], object]
     sql: str  # with {t} for the table
     changes: bool = False
+    repetitions: int | None = None  # None: as many as the run's options say
 
 
 def cases(rows: int) -> tuple[Case, ...]:
@@ -93,6 +100,8 @@ def cases(rows: int) -> tuple[Case, ...]:
              merge % "spread", True),
         Case("MERGE of 10 rows in one file", lambda t: t.upsert(_frame("few"), ["id"]).execute(),
              merge % "few", True),
+        Case("append to every partition", lambda t: t.append(_frame("every")),
+             "INSERT INTO {t} SELECT * FROM every", True, repetitions=0),
     )  # fmt: skip
 
 
@@ -105,20 +114,29 @@ def main() -> None:
     parser.add_argument("--files", type=int, nargs="*", default=[100, 1000, 10_000])
     parser.add_argument("--snapshots", type=int, nargs="*", default=[10, 100, 1000])
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument(
+        "--repetition-seconds", type=float, default=60, help="of a statement; no more after these"
+    )
     parser.add_argument("--only", default="", help="statements with this in their name")
     parser.add_argument("--engines", nargs="+", default=[ICEFLOE, ICEBERG])
     parser.add_argument("--memory", default="4g", help="of Spark's driver")
     parser.add_argument("--work", help="folder of the tables; kept for the next run")
     options = parser.parse_args()
     with _folder(options.work) as folder, _lake(folder, options.memory) as lake:
-        runner = _Runner(lake, options.repetitions, options.only, tuple(options.engines))
+        runner = _Runner(
+            lake,
+            options.repetitions,
+            options.repetition_seconds,
+            options.only,
+            tuple(options.engines),
+        )
         for files in options.files:
             runner.many_files(files)
+            _save(parser, options, runner)
         for snapshots in options.snapshots:
             runner.long_history(snapshots)
+            _save(parser, options, runner)
     _report(runner.results, options.engines)
-    if not options.only:
-        _save(parser, options, runner.results)
 
 
 @contextmanager
@@ -170,9 +188,11 @@ def _lake(folder: Path, memory: str) -> Iterator[Lake]:
 class _Runner:
     lake: Lake
     repetitions: int
+    repetition_seconds: float
     only: str
     engines: tuple[str, ...]
     results: dict[str, dict[str, dict[int, Samples]]] = field(default_factory=dict)
+    manifests: dict[int, dict[str, int]] = field(default_factory=dict)  # of the last DELETE
 
     def many_files(self, files: int) -> None:
         """The statements on tables of so many partitions with a file each."""
@@ -185,9 +205,18 @@ class _Runner:
         spark.range(rows // 2, rows // 2 + 10).selectExpr(
             "id", f"CAST(id DIV {_ROWS} AS INT) AS p", "-1L AS n"
         ).createOrReplaceTempView("few")
+        self._rows(rows).createOrReplaceTempView("every")
         for case in cases(rows):
             if self.only in case.name:
                 self._compare(case, f"{case.name}, files", files, tables)
+        if ICEFLOE in tables:
+            plan = tables[ICEFLOE].delete().where(f"id = {rows // 2}").explain()
+            self.manifests[files] = {
+                "read": plan.manifests_read,
+                "cached": plan.manifests_cached,
+                "skipped": plan.manifests_skipped,
+            }
+            print(f"manifests of a DELETE by id, {files} files: {self.manifests[files]}")
 
     def long_history(self, snapshots: int) -> None:
         """Statements on a table of so many snapshots."""
@@ -208,14 +237,17 @@ class _Runner:
         name = f"{engine}.files{files}"
         if self._has(engine, name):
             return self.lake.table(name)
-        rows = self.lake.spark.range(files * _ROWS).selectExpr(
-            "id", f"CAST(id DIV {_ROWS} AS INT) AS p", "id % 1000 AS n"
-        )
+        rows = self._rows(files * _ROWS)
         table = self.lake.create_table(name, rows, partition_by=["p"], properties=_MODES)
         started = time.perf_counter()
         table.append(rows)
         print(f"{name}: appended in {time.perf_counter() - started:.1f} s", flush=True)
         return table
+
+    def _rows(self, count: int) -> DataFrame:
+        return self.lake.spark.range(count).selectExpr(
+            "id", f"CAST(id DIV {_ROWS} AS INT) AS p", "id % 1000 AS n"
+        )
 
     def _with_history(self, engine: str, snapshots: int) -> Table:
         name = f"{engine}.snapshots{snapshots}"
@@ -241,7 +273,13 @@ class _Runner:
             for engine in tables
         }
         answers: dict[str, object] = {}
-        for _ in range(1 + self.repetitions):
+        _clear_caches()
+        started = time.perf_counter()
+        for number in range(
+            1 + (self.repetitions if case.repetitions is None else case.repetitions)
+        ):
+            if number > 1 and time.perf_counter() - started > self.repetition_seconds:
+                break
             for engine, table in tables.items():
                 if samples[engine].failure is not None:
                     continue
@@ -260,6 +298,13 @@ class _Runner:
         spark = self.lake.spark
         done = spark.sql(case.sql.format(t=f"{EMBEDDED_CATALOG}.{table.name}")).collect()
         return done[0][0] if done and not case.changes else None
+
+
+def _clear_caches() -> None:
+    """Have icefloe read metadata, delete files and footers again."""
+    sql_catalog.files.clear()
+    for cache in (manifest_cache.manifests, position_deletes.delete_files, row_counts.seen):
+        cache.clear()
 
 
 def _timed(action: Action, samples: Samples) -> object:
@@ -320,23 +365,27 @@ def _report(results: dict[str, dict[str, dict[int, Samples]]], engines: Sequence
             print(f"  {engine:8} {shown}  grows {growth:.1f}x for {last // first}x")
 
 
-def _save(
-    parser: argparse.ArgumentParser,
-    options: argparse.Namespace,
-    results: dict[str, dict[str, dict[int, Samples]]],
-) -> None:
-    root = Path(__file__).parent
+def _save(parser: argparse.ArgumentParser, options: argparse.Namespace, runner: _Runner) -> None:
+    """The results so far; a run of some statements only is not kept."""
+    if options.only:
+        return
+    sizes = [*(f"{n}-files" for n in options.files), *(f"{n}-snapshots" for n in options.snapshots)]
     document = {
+        "kind": SCALE,
         "command": command_of(parser, options),
-        "commit": commit_of(root.parent),
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit_of(RESULTS.parent.parent),
         "machine": machine(),
+        "memory": options.memory,
+        "manifests": {str(files): counts for files, counts in runner.manifests.items()},
         "results": {
             title: {e: {str(n): asdict(s) for n, s in sizes.items()} for e, sizes in each.items()}
-            for title, each in results.items()
+            for title, each in runner.results.items()
         },
     }
-    path = root / "results" / "scale.json"
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    path = RESULTS / SCALE / f"{'-'.join(sizes)}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(to_text(document))
 
 
 if __name__ == "__main__":

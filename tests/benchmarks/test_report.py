@@ -185,6 +185,67 @@ def test_a_large_merge_has_a_row_and_no_plots(tmp_path):
     assert [*(tmp_path / "plots").iterdir()] == []
 
 
+MACHINE = {"cpu": "a processor", "cores": 2, "memory_bytes": 2**34, "system": "Linux"}
+FACTS = {"date": "2026-11-15", "commit": "abc", "machine": MACHINE, "command": "python -m x"}
+
+
+def samples(*seconds, failure=None, mib=1):
+    return {
+        "seconds": list(seconds),
+        "cpu_seconds": [2 * each for each in seconds],
+        "bytes_read": [mib * 2**20 for _ in seconds],
+        "failure": failure,
+    }
+
+
+def test_many_files_have_seconds_growth_and_the_ratio_to_icebergs_runtime(tmp_path):
+    small = {
+        "scan, files": {"icefloe": {"100": samples(9, 2)}, "iceberg": {"100": samples(4, 3)}},
+        "append, files": {"icefloe": {"100": samples(1)}, "iceberg": {"100": samples(2)}},
+    }
+    large = {
+        "scan, files": {
+            "icefloe": {"10000": samples(9, 4, 5, mib=3)},
+            "iceberg": {"10000": samples(9, 6)},
+        },
+        "append, files": {
+            "icefloe": {"10000": samples(3)},
+            "iceberg": {"10000": samples(failure="out of memory")},
+        },
+    }
+    held = {"10000": {"read": 10, "cached": 10, "skipped": 2}}
+    for name, results, manifests in (("a", small, {}), ("b", large, held)):
+        document = {"kind": "scale", **FACTS, "manifests": manifests, "results": results}
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+
+    assert report.main(["--into", str(tmp_path), *map(str, sorted(tmp_path.glob("*.json")))]) == 0
+
+    text = (tmp_path / "report.md").read_text()
+    first = "| scan | icefloe | 2.00 (9.00); 11.00; 1.0 | 4.00 (9.00); 10.00; 3.0 |"
+    assert f"{first} 2.0×; 0.9×; 3.0× | 1.50× |" in text
+    assert (
+        "| append | Iceberg's runtime | 2.00 (2.00); 4.00; 1.0 | failed: out of memory | – |"
+        in text
+    )
+    assert "12 manifests, 2 skipped by partition, 0 read, 10 held since an earlier" in text
+
+
+def test_cold_starts_have_medians_of_seconds_and_of_processor_seconds(tmp_path):
+    runs = [
+        {"size": "wide", "engine": engine, "statement": "scan", "seconds": s, "cpu_seconds": s / 2}
+        for engine, seconds in (("icefloe", [3, 9, 4]), ("deltars", [1]))
+        for s in seconds
+    ]
+    path = tmp_path / "wide.json"
+    path.write_text(json.dumps({"kind": "cold", **FACTS, "runs": runs}))
+
+    assert report.main(["--into", str(tmp_path), str(path)]) == 0
+
+    text = (tmp_path / "report.md").read_text()
+    assert "| table | first statement | icefloe | deltars |" in text
+    assert "| wide | scan | 4.00 (2.00) | 1.00 (0.50) |" in text
+
+
 def test_the_report_and_the_docs_page_are_those_of_the_results(tmp_path):
     committed = RESULTS.parent
     docs = committed.parent / "docs"
