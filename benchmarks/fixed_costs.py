@@ -37,7 +37,7 @@ def scale_section(documents: Sequence[Document]) -> str:
                 at = merged.setdefault(title, {}).setdefault(engine, {})
                 at.update({int(size): samples for size, samples in sizes.items()})
     parts = ["## Many files and long histories", _ABOUT_SCALE, *map(_facts, documents)]
-    for kind in ("files", "snapshots"):
+    for kind in ("files", "rows", "snapshots"):
         of = {title: e for title, e in merged.items() if title.endswith(f", {kind}")}
         if of:
             parts += [f"### {kind.capitalize()}", _scale_table(of, kind)]

@@ -2,14 +2,14 @@
 
     make .venv-iceberg/.installed
     .venv-iceberg/bin/python -m benchmarks.scale                        # 100, 1,000, 10,000 files
-    .venv-iceberg/bin/python -m benchmarks.scale --files 1000 --snapshots
+    .venv-iceberg/bin/python -m benchmarks.scale --files 1000 --rows --snapshots
     .venv-iceberg/bin/python -m benchmarks.scale --only scan
 
-A table has one file of 200 rows in each partition. Every statement runs on both tables, once after
-icefloe's caches were cleared (Iceberg's runtime has none here) and then in turn; tables are rolled
-back after each change. Processor time is that of Python and of the JVM together, Python workers
-included; bytes are those read through system calls. A run is a file of `results/scale`;
-`python -m benchmarks.report` has them all.
+A table has one file of 200 rows in each partition; small ones have one file. Every statement runs
+on both tables, once after icefloe's caches were cleared (Iceberg's runtime has none here) and then
+in turn; tables are rolled back after each change. Processor time is that of Python and of the JVM
+together, Python workers included; bytes are those read through system calls. A run is a file of
+`results/scale`; `python -m benchmarks.report` has them all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 import icefloe
 from benchmarks.fixed_costs import SCALE
@@ -47,6 +47,10 @@ _PACKAGES = (
 _CATALOG = f"spark.sql.catalog.{EMBEDDED_CATALOG}"
 _MODES = {f"write.{kind}.mode": "merge-on-read" for kind in ("delete", "update", "merge")}
 ICEFLOE, ICEBERG = "icefloe", "iceberg"
+_MERGE = (
+    "MERGE INTO {t} t USING %s s ON t.id = s.id WHEN MATCHED THEN UPDATE SET * "
+    "WHEN NOT MATCHED THEN INSERT *"
+)
 Action = Callable[[], object]
 
 
@@ -79,10 +83,6 @@ class Case:
 def cases(rows: int) -> tuple[Case, ...]:
     """The statements on a table of so many rows, whose ids are clustered by partition."""
     middle = rows // 2
-    merge = (
-        "MERGE INTO {t} t USING %s s ON t.id = s.id WHEN MATCHED THEN UPDATE SET * "
-        "WHEN NOT MATCHED THEN INSERT *"
-    )
     return (
         Case("scan of one partition", lambda t: t.scan(where="p = 77").count(),
              "SELECT count(n) FROM {t} WHERE p = 77"),
@@ -97,11 +97,32 @@ def cases(rows: int) -> tuple[Case, ...]:
              lambda t: t.update().set("n", "n + 1").where("id % 1000 = 7").execute(),
              "UPDATE {t} SET n = n + 1 WHERE id % 1000 = 7", True),
         Case("MERGE of 1,000 rows, spread", lambda t: t.upsert(_frame("spread"), ["id"]).execute(),
-             merge % "spread", True),
+             _MERGE % "spread", True),
         Case("MERGE of 10 rows in one file", lambda t: t.upsert(_frame("few"), ["id"]).execute(),
-             merge % "few", True),
+             _MERGE % "few", True),
         Case("append to every partition", lambda t: t.append(_frame("every")),
              "INSERT INTO {t} SELECT * FROM every", True, repetitions=0),
+    )  # fmt: skip
+
+
+def small_cases() -> tuple[Case, ...]:
+    """Statements on few rows in one file: the fixed cost of each."""
+    ten = [{"id": 100 * n, "p": n, "n": -1} for n in range(10)]
+    return (
+        Case("UPDATE by key", lambda t: t.update().set("n", "5").where("id = 77").execute(),
+             "UPDATE {t} SET n = 5 WHERE id = 77", True),
+        Case("UPDATE of 1 %",
+             lambda t: t.update().set("n", "n + 1").where("id % 100 = 7").execute(),
+             "UPDATE {t} SET n = n + 1 WHERE id % 100 = 7", True),
+        Case("DELETE of 1 %", lambda t: t.delete().where("id % 100 = 7").execute(),
+             "DELETE FROM {t} WHERE id % 100 = 7", True),
+        Case("upsert of ten dicts", lambda t: t.upsert(ten, ["id"]).execute(),
+             _MERGE % "ten", True),
+        Case("upsert of a frame of ten rows", lambda t: t.upsert(_frame("ten"), ["id"]).execute(),
+             _MERGE % "ten", True),
+        Case("scan of 1 %", lambda t: _answer(t.scan(where="id % 100 = 7").collect()),
+             "SELECT * FROM {t} WHERE id % 100 = 7"),
+        Case("count()", lambda t: t.count(), "SELECT count(*) FROM {t}"),
     )  # fmt: skip
 
 
@@ -113,6 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.scale", description=__doc__)
     parser.add_argument("--files", type=int, nargs="*", default=[100, 1000, 10_000])
     parser.add_argument("--snapshots", type=int, nargs="*", default=[10, 100, 1000])
+    parser.add_argument("--rows", type=int, nargs="*", default=[1000], help="of small tables")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument(
         "--repetition-seconds", type=float, default=60, help="of a statement; no more after these"
@@ -132,6 +154,9 @@ def main() -> None:
         )
         for files in options.files:
             runner.many_files(files)
+            _save(parser, options, runner)
+        for rows in options.rows:
+            runner.few_rows(rows)
             _save(parser, options, runner)
         for snapshots in options.snapshots:
             runner.long_history(snapshots)
@@ -218,6 +243,18 @@ class _Runner:
             }
             print(f"manifests of a DELETE by id, {files} files: {self.manifests[files]}")
 
+    def few_rows(self, rows: int) -> None:
+        """Statements on small tables, merge-on-read and copy-on-write."""
+        self._rows(rows).filter("id % 100 = 0").limit(10).selectExpr(
+            "id", "p", "-1L AS n"
+        ).createOrReplaceTempView("ten")
+        for mode in ("merge-on-read", "copy-on-write"):
+            tables = {engine: self._small(engine, rows, mode) for engine in self.engines}
+            for case in small_cases():
+                if self.only in case.name and (case.changes or mode == "merge-on-read"):
+                    title = f"{case.name}, {mode}" if case.changes else case.name
+                    self._compare(case, f"{title}, rows", rows, tables)
+
     def long_history(self, snapshots: int) -> None:
         """Statements on a table of so many snapshots."""
         tables = {engine: self._with_history(engine, snapshots) for engine in self.engines}
@@ -242,6 +279,15 @@ class _Runner:
         started = time.perf_counter()
         table.append(rows)
         print(f"{name}: appended in {time.perf_counter() - started:.1f} s", flush=True)
+        return table
+
+    def _small(self, engine: str, rows: int, mode: str) -> Table:
+        name = f"{engine}.rows{rows}_{mode.replace('-', '_')}"
+        if self._has(engine, name):
+            return self.lake.table(name)
+        properties = dict.fromkeys(_MODES, mode)
+        table = self.lake.create_table(name, "id BIGINT, p INT, n BIGINT", properties=properties)
+        table.append(self._rows(rows).coalesce(1))
         return table
 
     def _rows(self, count: int) -> DataFrame:
@@ -297,7 +343,12 @@ class _Runner:
     def _sql(self, case: Case, table: Table) -> object:
         spark = self.lake.spark
         done = spark.sql(case.sql.format(t=f"{EMBEDDED_CATALOG}.{table.name}")).collect()
-        return done[0][0] if done and not case.changes else None
+        return _answer(done) if done and not case.changes else None
+
+
+def _answer(rows: list[Row]) -> object:
+    """A single value, or the rows in order, without the names of columns."""
+    return rows[0][0] if len(rows) == len(rows[0]) == 1 else sorted(map(tuple, rows))
 
 
 def _clear_caches() -> None:
@@ -369,7 +420,9 @@ def _save(parser: argparse.ArgumentParser, options: argparse.Namespace, runner: 
     """The results so far; a run of some statements only is not kept."""
     if options.only:
         return
-    sizes = [*(f"{n}-files" for n in options.files), *(f"{n}-snapshots" for n in options.snapshots)]
+    sizes = [
+        f"{n}-{kind}" for kind in ("files", "rows", "snapshots") for n in getattr(options, kind)
+    ]
     document = {
         "kind": SCALE,
         "command": command_of(parser, options),
