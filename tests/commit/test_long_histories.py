@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table.update import SetPropertiesUpdate, update_table_metadata
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType
 
 from icefloe import DmlResult, Lake, Table
 from icefloe.commit.conflicts import ConflictCheck
@@ -15,7 +19,7 @@ from icefloe.commit.publish import publish as publish_commit
 from icefloe.errors import StorageError
 from icefloe.file_changes import FileChanges
 from icefloe.metadata import sql_catalog
-from icefloe.metadata.sql_catalog import MetadataFiles
+from icefloe.metadata.sql_catalog import MetadataFiles, ReadOnceSqlCatalog
 from icefloe.settings import Isolation
 from support.foreign_files import manifest_entry
 from support.pyiceberg_tables import data_paths, make, open_lake, path_of
@@ -169,3 +173,81 @@ def test_few_bytes_of_metadata_are_held(tmp_path, monkeypatch):
     assert held.get("c", None) is metadata
     held.put("c", 101, metadata)
     assert (held.bytes, held.get("c", 101)) == (40, None)
+
+
+def test_a_commit_copies_no_snapshot_and_leaves_held_metadata_as_it_is(tmp_path):
+    lake = open_lake(tmp_path / "lake")
+    table = history(lake, "t", 4)
+    held = table.iceberg.metadata
+    before = held.model_dump_json()
+    staged = lake.catalog._update_and_stage_table(
+        table.iceberg, ("default", "t"), (), (SetPropertiesUpdate(updates={"a": "1"}),)
+    )
+    assert [*map(id, staged.metadata.snapshots)] == [*map(id, held.snapshots)]
+    add_file(lake, table, 4)
+    table.set_properties({"a": "2"})
+    assert held.model_dump_json() == before
+
+
+def test_staged_metadata_is_what_pyiceberg_stages(tmp_path, monkeypatch):
+    staged = []
+    stage = ReadOnceSqlCatalog._update_and_stage_table
+
+    def compared(catalog, table, identifier, requirements, updates):
+        ours = stage(catalog, table, identifier, requirements, updates)
+        location = table.metadata_location
+        theirs = update_table_metadata(table.metadata, updates, metadata_location=location)
+        times = {"last_updated_ms", "snapshot_log"}
+        assert ours.metadata.model_dump(exclude=times) == theirs.model_dump(exclude=times)
+        assert len(ours.metadata.snapshot_log) == len(theirs.snapshot_log)
+        assert ours.metadata.last_updated_ms >= table.metadata.last_updated_ms
+        assert Path(ours.metadata_location).parent == Path(location).parent
+        assert ours.metadata_location != location
+        staged.extend(type(update).__name__ for update in updates)
+        return ours
+
+    lake = open_lake(tmp_path / "lake")
+    table = history(lake, "t", 3)
+    monkeypatch.setattr(ReadOnceSqlCatalog, "_update_and_stage_table", compared)
+    commit = ReadOnceSqlCatalog.commit_table
+
+    def read_back(catalog, *changes):
+        """What is held of a file that was written is what is read from it."""
+        done = commit(catalog, *changes)
+        read = FromInputFile.table_metadata(table.iceberg.io.new_input(done.metadata_location))
+        assert catalog.load_table("default.t").metadata is done.metadata
+        assert done.metadata == read
+        assert done.metadata.model_dump_json() == read.model_dump_json()
+        return done
+
+    monkeypatch.setattr(ReadOnceSqlCatalog, "commit_table", read_back)
+    first = table.snapshot_id
+    add_file(lake, table, 3)
+    with table.iceberg.update_schema() as change:
+        change.add_column("more", LongType())
+    with table.iceberg.update_spec() as change:
+        change.add_identity("id")
+    with table.iceberg.update_sort_order() as change:
+        change.asc("id", IdentityTransform())
+    with table.iceberg.manage_snapshots() as change:
+        change.create_tag(first, "kept")
+    table.set_properties({"write.metadata.previous-versions-max": "2"})
+    table.rollback(snapshot_id=first)
+    assert {
+        "AddSnapshotUpdate",
+        "SetSnapshotRefUpdate",
+        "AddSchemaUpdate",
+        "SetCurrentSchemaUpdate",
+        "AddPartitionSpecUpdate",
+        "AddSortOrderUpdate",
+        "SetPropertiesUpdate",
+    } <= {*staged}
+    assert lake.table("default.t").count() == 3
+
+
+def test_a_commit_that_changes_nothing_writes_no_metadata(tmp_path):
+    lake = open_lake(tmp_path / "lake")
+    table = history(lake, "t", 2)
+    location = table.iceberg.metadata_location
+    lake.catalog.commit_table(table.iceberg, (), ())
+    assert lake.table("default.t").iceberg.metadata_location == location
