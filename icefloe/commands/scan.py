@@ -197,7 +197,8 @@ def _read_rows(context: Context, state: TableState, request: ScanRequest) -> Dat
         rows = _matching(context, state, rows, where)
         if columns is not None and names.META_FILE in columns:
             rows = _with_locations(rows, files.candidates)
-        rows = selected(rows, _selected_columns(columns, available))
+        if columns is not None:
+            rows = selected(rows, _selected_columns(columns, available))
         _ = rows.schema  # over Spark Connect, only this makes Spark analyse it
         return rows if request.limit is None else rows.limit(request.limit)
 
@@ -358,9 +359,7 @@ def _with_locations(rows: DataFrame, files: Sequence[Candidate]) -> DataFrame:
     return rows.join(F.broadcast(locations), names.FILE, "left")
 
 
-def _selected_columns(columns: Sequence[str] | None, available: list[str]) -> list[str | Column]:
-    if columns is None:
-        return [quote(name) for name in available]
+def _selected_columns(columns: Sequence[str], available: list[str]) -> list[str | Column]:
     if isinstance(columns, str):
         raise StatementError(f"columns must be a list of names, not the str {columns!r}.")
     return [_column(name, available) for name in columns]

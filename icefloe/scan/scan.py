@@ -93,8 +93,11 @@ class Scan:
 
     def plain_rows(self) -> DataFrame:
         """Live rows with the table's columns only, which are cheaper to read."""
+        rows = self._rows(None, with_positions=False)
+        if self.candidates and not any(map(self._needs_facts, self.candidates)):
+            return rows  # which have no other columns
         names = [field.name for field in self.state.schema.fields]
-        return self._rows(None, with_positions=False).selectExpr(*map(quote, names))
+        return rows.selectExpr(*map(quote, names))
 
     def candidate_rows(self, names: Sequence[str] | None = None) -> DataFrame:
         """Live rows that the condition of the candidates may be TRUE for, with file and position.
@@ -148,12 +151,7 @@ class Scan:
             return self._no_rows(marked=only is not None)
         groups: dict[tuple[bool, PhysicalLayout | None], list[Candidate]] = {}
         for candidate in self.candidates:
-            needs_facts = (
-                candidate.has_deletes
-                or candidate.path in self.deleted
-                or candidate.lacks_identity_columns
-                or only is not None
-            )
+            needs_facts = only is not None or self._needs_facts(candidate)
             groups.setdefault((needs_facts, self._layouts.get(candidate.path)), []).append(
                 candidate
             )
@@ -164,6 +162,11 @@ class Scan:
             for (needs_facts, layout), files in groups.items()
         ]
         return reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
+
+    def _needs_facts(self, candidate: Candidate) -> bool:
+        """Whether the metadata decides which rows are live, or has values that the file lacks."""
+        is_deleted = candidate.has_deletes or candidate.path in self.deleted
+        return is_deleted or candidate.lacks_identity_columns
 
     @property
     def may_be_declined(self) -> bool:

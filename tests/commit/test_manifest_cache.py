@@ -69,6 +69,24 @@ def test_a_damaged_manifest_is_an_error_with_its_path_and_is_not_held(table_of):
     assert len(read_entries(io, manifest)) == 1
 
 
+def test_a_manifest_that_is_damaged_later_is_an_error_once_it_is_not_held(table_of):
+    """What was read whole stays right; nothing of the damaged file is ever used."""
+    table = table_of("id BIGINT", [{"id": 1}, {"id": 2}], mode="merge-on-read")
+    assert rows(table) == [(1,), (2,)]
+    _, [manifest] = manifests_of(table)
+    path = Path(urlparse(manifest.manifest_path).path)
+    whole = path.read_bytes()
+    for damaged in (whole[:-1], whole[:-16] + bytes(16), bytes(len(whole)), b""):
+        path.write_bytes(damaged)
+        assert rows(table) == [(1,), (2,)]
+        manifest_cache.manifests.clear()
+        for _ in range(2):
+            with pytest.raises(StorageError, match=path.name):
+                table.delete().where("id = 1").execute()
+        path.write_bytes(whole)
+        assert rows(table) == [(1,), (2,)]
+
+
 def test_a_manifest_of_another_length_is_read_again():
     reads = []
 
