@@ -93,11 +93,7 @@ class Scan:
 
     def plain_rows(self) -> DataFrame:
         """Live rows with the table's columns only, which are cheaper to read."""
-        rows = self._rows(None, with_positions=False)
-        if self.candidates and not any(map(self._needs_facts, self.candidates)):
-            return rows  # which have no other columns
-        names = [field.name for field in self.state.schema.fields]
-        return rows.selectExpr(*map(quote, names))
+        return self._rows(None, with_positions=False)
 
     def candidate_rows(self, names: Sequence[str] | None = None) -> DataFrame:
         """Live rows that the condition of the candidates may be TRUE for, with file and position.
@@ -148,7 +144,7 @@ class Scan:
         self, only: Mapping[str, BitMap64] | None, *, with_positions: bool = True
     ) -> DataFrame:
         if not self.candidates:
-            return self._no_rows(marked=only is not None)
+            return self._no_rows(marked=only is not None, with_positions=with_positions)
         groups: dict[tuple[bool, PhysicalLayout | None], list[Candidate]] = {}
         for candidate in self.candidates:
             needs_facts = only is not None or self._needs_facts(candidate)
@@ -156,7 +152,7 @@ class Scan:
                 candidate
             )
         parts = [
-            self._filtered(files, layout, only)
+            self._filtered(files, layout, only, with_positions=with_positions)
             if needs_facts
             else self._read(files, layout, [], _POSITION if with_positions else {})
             for (needs_facts, layout), files in groups.items()
@@ -184,6 +180,8 @@ class Scan:
         files: list[Candidate],
         layout: PhysicalLayout | None,
         only: Mapping[str, BitMap64] | None,
+        *,
+        with_positions: bool,
     ) -> DataFrame:
         """Live rows of files that have deletes, or of which only some positions are read."""
         rows = self._read(files, layout, self._hidden_fields(files), {**_POSITION, **_SIZE})
@@ -191,16 +189,19 @@ class Scan:
         if key == columns.FILE:
             refuse_unplain(files)
         rows = _with_facts(rows, self._facts(files, only), key)
-        rows = rows.filter(f"NOT {_has_bit(columns.DELETED)}")
+        rows = rows.filter(f"{_known_file(key)} AND NOT {_has_bit(columns.DELETED)}")
         rows = self._without_equality_deleted(rows, files)
         visible = self._visible(files)
+        if with_positions:
+            visible += [columns.FILE, columns.POS]
         if only is not None:
             visible.append(f"{_has_bit(columns.SELECTED)} AS {columns.SELECTED}")
         return rows.selectExpr(*visible)
 
-    def _no_rows(self, *, marked: bool) -> DataFrame:
+    def _no_rows(self, *, marked: bool, with_positions: bool) -> DataFrame:
         schema = spark_schema(self.state.schema)
-        schema = schema.add(columns.FILE, T.StringType()).add(columns.POS, T.LongType())
+        if with_positions:
+            schema = schema.add(columns.FILE, T.StringType()).add(columns.POS, T.LongType())
         if marked:
             schema = schema.add(columns.SELECTED, T.BooleanType())
         return no_rows(self.spark, schema)
@@ -319,7 +320,7 @@ class Scan:
             if column.field_id in constants:
                 value = f"coalesce({name}, {columns.equality(column.field_id)})"
             visible.append(f"{value} AS {name}")
-        return [*visible, columns.FILE, columns.POS]
+        return visible
 
     def _hidden_fields(self, files: list[Candidate]) -> list[NestedField]:
         """Columns that equality deletes use but the table no longer has."""
@@ -423,13 +424,17 @@ def _file_column(files: Sequence[Candidate]) -> str:
 
 
 def _with_facts(rows: DataFrame, facts: DataFrame, key: str) -> DataFrame:
-    """Join each row with its file's facts; a row of an unknown file is an error, never dropped."""
+    """Join each row with its file's facts, which are NULL for a row of an unknown file."""
     others = [name for name in (columns.FILE, columns.SIZE) if name != key]
-    joined = rows.join(F.broadcast(facts.drop(*others)), key, "left")
+    return rows.join(F.broadcast(facts.drop(*others)), key, "left")
+
+
+def _known_file(key: str) -> str:
+    """TRUE, or an error for a row of an unknown file, which is never dropped."""
     message = _CHANGED if key == columns.SIZE else _UNKNOWN
     unknown = f"raise_error(format_string('{message}', {columns.FILE}, {columns.SIZE}))"
     sequence = columns.SEQUENCE
-    return joined.filter(f"CASE WHEN {sequence} IS NULL THEN {unknown} ELSE {sequence} END >= 0")
+    return f"CASE WHEN {sequence} IS NULL THEN {unknown} ELSE {sequence} END >= 0"
 
 
 def _has_bit(words: str) -> str:
