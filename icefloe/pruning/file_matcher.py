@@ -234,6 +234,8 @@ def _on_partition(
     *,
     in_doubt: bool,
 ) -> Test[DataFile]:
+    if isinstance(projected, AlwaysTrue if in_doubt else AlwaysFalse):
+        return lambda _file: in_doubt  # partitions say nothing: there may be thousands of files
     partition_schema = Schema(*spec.partition_type(schema).fields)
     evaluate = expression_evaluator(partition_schema, projected, case_sensitive=True)
 
