@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pyiceberg.manifest import ManifestEntry
 
 from icefloe.errors import SetupError
+from icefloe.metadata.files import LiveFile
 from icefloe.storage.file_cache import FileCache
 
 # Catalog properties, by the names that Iceberg's Java library has for them.
@@ -14,7 +15,13 @@ ENABLED = "io.manifest.cache-enabled"
 MOST_BYTES = "io.manifest.cache.max-total-bytes"
 _DEFAULT_BYTES = 256 * 2**20
 
-Entries = tuple[ManifestEntry, ...]
+LiveFiles = tuple[tuple[LiveFile, ...], tuple[LiveFile, ...]]  # data files and delete files
+
+
+class Entries(tuple[ManifestEntry, ...]):
+    """The entries of a manifest, and its live files once they were asked for."""
+
+    live: LiveFiles | None = None
 
 
 def entries_of(
@@ -28,7 +35,7 @@ def entries_of(
     held = manifests.get(key) if limit else None
     if held is not None:
         return held
-    entries = tuple(read())
+    entries = Entries(read())
     if limit:
         manifests.put(key, entries, limit)
     return entries
@@ -55,7 +62,7 @@ def cache_bytes(properties: Mapping[str, str]) -> int:
 # -------------------------------------------------------------------------------------------------
 # Memory of an entry, estimated from what CPython's objects take
 
-_ENTRY_BYTES, _PAIR_BYTES = 1200, 100
+_ENTRY_BYTES, _PAIR_BYTES = 1300, 100
 
 
 def _bytes_of_entry(entry: ManifestEntry) -> int:

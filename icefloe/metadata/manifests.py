@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from io import BytesIO
+from itertools import chain
 from typing import Any, Protocol
 
 from pyiceberg.avro import STRUCT_DOUBLE
@@ -52,7 +53,7 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 
 from icefloe.errors import StorageError
 from icefloe.metadata.files import LiveFile, SnapshotFiles
-from icefloe.metadata.manifest_cache import Entries, entries_of, is_held
+from icefloe.metadata.manifest_cache import Entries, LiveFiles, entries_of, is_held
 from icefloe.schema.partition_values import partition_path
 from icefloe.storage.file_io import StoreFile
 from icefloe.storage.files import new_output, translate_read_errors
@@ -114,11 +115,11 @@ def read_snapshot_files(
         may_match = keep is None or keep.may_match_manifest(manifest)
         (matching if may_match else skipped).append(manifest)
     cached = sum(is_held(m.manifest_path, m.manifest_length) for m in matching)
-    per_manifest = ExecutorFactory.get_or_create().map(lambda m: live_files(io, m), matching)
-    live = [file for files in per_manifest for file in files]
+    read = ExecutorFactory.get_or_create().map(lambda m: _live_by_content(io, m), matching)
+    per_manifest = list(read)
     return SnapshotFiles(
-        data=tuple(file for file in live if file.is_data),
-        deletes=tuple(file for file in live if not file.is_data),
+        data=tuple(chain.from_iterable(data for data, _ in per_manifest)),
+        deletes=tuple(chain.from_iterable(deletes for _, deletes in per_manifest)),
         manifests_read=len(matching),
         manifests_cached=cached,
         manifests_skipped=len(skipped),
@@ -130,13 +131,25 @@ def read_snapshot_files(
     )
 
 
-def live_files(io: FileIO, manifest: ManifestFile) -> list[LiveFile]:
+def live_files(io: FileIO, manifest: ManifestFile) -> tuple[LiveFile, ...]:
     """The files of a manifest that it does not delete."""
-    return [
-        as_live_file(entry, manifest)
-        for entry in read_entries(io, manifest)
-        if entry.status != ManifestEntryStatus.DELETED
-    ]
+    data, deletes = _live_by_content(io, manifest)
+    return data + deletes
+
+
+def _live_by_content(io: FileIO, manifest: ManifestFile) -> LiveFiles:
+    entries = read_entries(io, manifest)
+    if entries.live is None:
+        live = [
+            as_live_file(entry, manifest)
+            for entry in entries
+            if entry.status != ManifestEntryStatus.DELETED
+        ]
+        entries.live = (
+            tuple(file for file in live if file.is_data),
+            tuple(file for file in live if not file.is_data),
+        )
+    return entries.live
 
 
 def as_live_file(entry: ManifestEntry, manifest: ManifestFile) -> LiveFile:

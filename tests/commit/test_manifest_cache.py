@@ -12,7 +12,7 @@ from icefloe import connect
 from icefloe.errors import SetupError, StorageError
 from icefloe.metadata import manifest_cache
 from icefloe.metadata.manifest_cache import cache_bytes, entries_of
-from icefloe.metadata.manifests import list_manifests, read_entries
+from icefloe.metadata.manifests import list_manifests, read_entries, read_snapshot_files
 from support.foreign_files import manifest_entry
 from support.tables import rows
 
@@ -85,6 +85,22 @@ def test_a_manifest_that_is_damaged_later_is_an_error_once_it_is_not_held(table_
                 table.delete().where("id = 1").execute()
         path.write_bytes(whole)
         assert rows(table) == [(1,), (2,)]
+
+
+def test_held_manifests_have_their_live_files_ready(table_of):
+    table = table_of("id BIGINT", mode="merge-on-read")
+    for number in range(2):
+        table.append([{"id": number}, {"id": number + 10}])
+    table.delete().where("id = 11").execute()
+    table.delete().where("id = 0 OR id = 10").execute()  # removes a file
+    iceberg = table.iceberg
+
+    first, again = (read_snapshot_files(iceberg.io, iceberg.current_snapshot()) for _ in range(2))
+
+    assert [file.rows for file in first.data] == [2]
+    assert [file.is_data for file in first.deletes] == [False]
+    assert [*map(id, again.data)] == [*map(id, first.data)]
+    assert [*map(id, again.deletes)] == [*map(id, first.deletes)]
 
 
 def test_a_manifest_of_another_length_is_read_again():
