@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, nargs="*", default=[100, 1000, 10_000])
     parser.add_argument("--snapshots", type=int, nargs="*", default=[10, 100, 1000])
     parser.add_argument("--rows", type=int, nargs="*", default=[1000], help="of small tables")
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--repetitions", type=int, default=10)
     parser.add_argument(
         "--repetition-seconds", type=float, default=60, help="of a statement; no more after these"
     )
