@@ -1,11 +1,13 @@
 """How the columns of data files are read.
 
-Columns with NaN are kept from Spark's Parquet filters; columns are read by field id under names of
-their own where a name may have been reused; files without field ids follow the name mapping.
+Columns with NaN are kept from Spark's Parquet filters, and zeros from those by dictionaries.
+Columns are read by field id, under names of their own where a name may have been reused; files
+without field ids follow the name mapping.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -83,6 +85,33 @@ def _float_leaves(field: NestedField) -> list[int]:
 
 def _may_have_nan(field_id: int, file: DataFile) -> bool:
     return (file.nan_value_counts or {}).get(field_id) != 0
+
+
+# -------------------------------------------------------------------------------------------------
+# Columns that may have zeros
+#
+# -0.0 and 0.0 are equal for Spark, and two values in a dictionary: a Parquet filter `x = 0.0` or
+# `x >= 0.0` skips a row group whose dictionary has -0.0 alone. Bounds do not differ by the sign.
+
+DICTIONARY_FILTER = "parquet.filter.dictionary.enabled"
+
+
+def may_have_zeros(schema: Schema, files: Sequence[DataFile]) -> bool:
+    """Whether a float or double column of one of the files may have zeros, by its bounds."""
+    leaves = [leaf for field in schema.fields for leaf in _float_leaves(field)]
+    return any(_may_have_zero(leaf, file) for leaf in leaves for file in files)
+
+
+def _may_have_zero(field_id: int, file: DataFile) -> bool:
+    lower = (file.lower_bounds or {}).get(field_id)
+    upper = (file.upper_bounds or {}).get(field_id)
+    return not ((lower and _number(lower) > 0) or (upper and _number(upper) < 0))
+
+
+def _number(bound: bytes) -> float:
+    """A bound of a double, or of a float that the column may have been."""
+    [number] = struct.unpack("<f" if len(bound) == 4 else "<d", bound)
+    return float(number)
 
 
 # -------------------------------------------------------------------------------------------------

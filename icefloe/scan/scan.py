@@ -27,9 +27,11 @@ from icefloe.metadata.files import LiveFile, unpartitioned_specs
 from icefloe.metadata.table_state import TableState
 from icefloe.pruning.candidates import Candidate
 from icefloe.scan.columns import (
+    DICTIONARY_FILTER,
     PhysicalLayout,
     by_id_alone,
     guarded,
+    may_have_zeros,
     may_hide_nans,
     names_may_be_reused,
     physical_layouts,
@@ -227,8 +229,10 @@ class Scan:
             outputs = [under_own_name(f) for f in fields]
         else:
             read_schema = spark_schema(Schema(*fields), with_ids=True)
-        rows = self.parquet(read_schema, [candidate.path for candidate in files])
-        hidden_nans = may_hide_nans(schema, [candidate.live.file for candidate in files])
+        stored = [candidate.live.file for candidate in files]
+        options = {DICTIONARY_FILTER: "false"} if may_have_zeros(schema, stored) else {}
+        rows = self.parquet(read_schema, [candidate.path for candidate in files], options)
+        hidden_nans = may_hide_nans(schema, stored)
         for index, field_ in enumerate(schema.fields):
             if field_.field_id in hidden_nans:
                 column = outputs[index]
@@ -244,7 +248,9 @@ class Scan:
         """Files whose columns are found by field id, not by a name mapping."""
         return [c for c in self.candidates if c.path not in self._layouts]
 
-    def parquet(self, schema: T.StructType, paths: list[str]) -> DataFrame:
+    def parquet(
+        self, schema: T.StructType, paths: list[str], options: Mapping[str, str] | None = None
+    ) -> DataFrame:
         """Read exactly these files with Spark: no globs, no partition columns from folder names.
 
         Options of the read override the session's settings. Reading by field id has a setting only,
@@ -265,7 +271,7 @@ class Scan:
                 .option("datetimeRebaseMode", "CORRECTED")
                 .option("int96RebaseMode", "CORRECTED")
                 .option("parquet.page.verify-checksum.enabled", "true")
-                .options(**files.options)
+                .options(**files.options, **(options or {}))
                 .parquet(*files.paths)
             )
 
