@@ -57,8 +57,8 @@ def statements(table: Table, source: DataFrame) -> dict[str, Callable[[], object
         pytest.param(
             ["c1", "c2"],
             {
-                "scan": 68,
-                "scan by Column": 72,
+                "scan": 48,
+                "scan by Column": 52,
                 "delete": 165,
                 "update": 275,
                 "upsert": 400,
@@ -70,8 +70,8 @@ def statements(table: Table, source: DataFrame) -> dict[str, Callable[[], object
         pytest.param(
             WIDE,
             {
-                "scan": 182,
-                "scan by Column": 186,
+                "scan": 88,
+                "scan by Column": 92,
                 "delete": 205,
                 "update": 505,
                 "upsert": 670,
