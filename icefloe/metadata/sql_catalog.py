@@ -33,6 +33,8 @@ from pyiceberg.utils.datetime import datetime_to_millis
 
 from icefloe.errors import StorageError
 from icefloe.storage.file_io import StoreFileIO, has_unique_name
+from icefloe.storage.filesystem import StoreError
+from icefloe.storage.s3 import with_advice
 
 MOST_BYTES = 8 * 2**20  # of the files; in memory they take some times as much
 
@@ -142,6 +144,9 @@ class ReadOnceSqlCatalog(SqlCatalog):
     def _read(self, orm_table: IcebergTables, location: str, io: FileIO) -> Table:
         try:
             return super()._convert_orm_to_iceberg(orm_table)
+        except StoreError as failed:  # which does not name the object
+            advice = with_advice(str(failed))
+            raise StorageError(f"Cannot read {location}: {advice}") from failed
         except ValidationError as wrong:
             if isinstance(io, StoreFileIO):
                 io.forget(location)  # it may be restored
