@@ -13,7 +13,7 @@ QUICK_TESTS := -m "not spark and not slow and not iceberg and not cluster and no
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo lint typing quick test test-all test-seed test-iceberg test-cluster test-s3 test-ui screenshots test-python dist docs docs-tables lock clean \
+.PHONY: help setup system demo lint typing quick test test-all test-seed test-iceberg test-cluster test-s3 test-ui screenshots test-python dist docs docs-tables docs-faults lock clean \
   bench bench-full bench-size bench-merge bench-large bench-replace bench-report bench-peers
 
 help:  ## Show what there is
@@ -114,6 +114,9 @@ dist: $(DIST_VENV)/.installed  ## Wheel, sdist and SBOM in ./dist, checked and t
 
 test-s3: setup  ## Object stores: a real S3 server, Iceberg's REST catalog, faults between them and us
 	$(PYTEST) -m s3 tests/s3
+
+docs-faults: setup  ## The tables of faults in docs/object_stores.md, from a run of their tests
+	ICEFLOE_WRITE_FAULTS=1 $(PYTEST) tests/s3/test_faults.py
 
 $(PEER_VENVS:=/.installed): .venv-%/.installed: requirements-%.lock | system
 	$(PYTHON) -m venv .venv-$*

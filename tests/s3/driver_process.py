@@ -1,7 +1,7 @@
 """A driver in a process of its own, which tests may kill: `driver_process.py ORDERS`.
 
-ORDERS is JSON: `properties` for `connect`, the `table`, what to `do`, and the `master` of a cluster; without
-one icefloe starts the session. "flush" needs no Spark.
+ORDERS is JSON: `properties` for `connect`, the `table`, what to `do`, the `master` of a cluster, without which
+icefloe starts the session, and a folder for its `events`. "flush" needs no Spark.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(orders: dict[str, Any]) -> None:
             say("ready")
             say(f"flushed {lake.table(table).flush().rows_inserted}")
         return
-    spark = session(orders["master"], properties) if orders.get("master") else None
+    spark = session(orders, properties) if orders.get("master") else None
     with icefloe.connect(spark=spark, **properties) as lake:
         say("ready")
         if work == "append":
@@ -50,7 +50,7 @@ def main(orders: dict[str, Any]) -> None:
         spark.stop()
 
 
-def session(master: str, properties: dict[str, Any]) -> SparkSession:
+def session(orders: dict[str, Any], properties: dict[str, Any]) -> SparkSession:
     """A session on a cluster, whose workers know neither the store nor its keys."""
     settings = {
         **session_settings(connectors_of(properties)),
@@ -63,7 +63,10 @@ def session(master: str, properties: dict[str, Any]) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    builder = SparkSession.builder.master(master)
+    if "events" in orders:
+        settings |= {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false"}
+        settings["spark.eventLog.dir"] = orders["events"]
+    builder = SparkSession.builder.master(orders["master"])
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

@@ -27,6 +27,7 @@ from support.http_proxy import (
     REPLY_LOST,
     RESET,
     SERVER_ERROR,
+    UNAVAILABLE,
     Fault,
     slow,
 )
@@ -132,6 +133,7 @@ def test_writers_insert_while_rows_are_flushed(connect, new_name):
         (slow(3), 1, None, True),
         (REPLY_LOST, 1, None, True),
         (APPLIED_THEN_ERROR, 1, None, True),
+        (UNAVAILABLE, 1, CommitStateUnknownError, False),
         (SERVER_ERROR, None, CommitStateUnknownError, False),
         (RESET, None, CommitStateUnknownError, False),
     ],

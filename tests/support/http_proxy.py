@@ -32,6 +32,7 @@ class Request:
     client: str  # "Spark", "PyArrow", "boto3", "PyIceberg", …
     access_key: str = ""
     part: str = ""  # what the Range header asks for
+    token: str = ""  # of temporary credentials
 
     @property
     def path(self) -> str:
@@ -70,6 +71,7 @@ class Fault:
 
 
 UNAVAILABLE = Fault("503", status=503, code="SlowDown")
+BUSY = Fault("429", status=429, code="TooManyRequestsException")
 SERVER_ERROR = Fault("500", status=500, code="InternalError")
 FORBIDDEN = Fault("403", status=403, code="AccessDenied")
 EXPIRED = Fault("expired credentials", status=400, code="ExpiredToken")
@@ -97,6 +99,7 @@ class Rule:
     client: str = ""  # of this client alone
     leave_out: str = "list-type"  # requests whose URL has this pass, as those that list keys
     access_key: str = ""  # with this key alone
+    token: str = ""  # with temporary credentials of this token alone
     act: Callable[[], object] = lambda: None  # called at each such request, before it is passed on
     fired: list[Request] = field(default_factory=list)
 
@@ -110,6 +113,7 @@ class Rule:
             or (self.leave_out and self.leave_out in url)
             or (self.client and self.client != request.client)
             or (self.access_key and self.access_key != request.access_key)
+            or (self.token and self.token != request.token)
         ):
             return False
         if self.skipped:
@@ -244,6 +248,7 @@ class _Handler(BaseHTTPRequestHandler):
         return Request(
             self.command, self.path, _client(self.headers.get("User-Agent") or ""),
             key[1] if key else "", self.headers.get("Range") or "",
+            self.headers.get("X-Amz-Security-Token") or "",
         )  # fmt: skip
 
     def _body(self) -> bytes:

@@ -7,7 +7,9 @@ from urllib.parse import urlparse
 from pyiceberg.table import Table as IcebergTable
 
 from icefloe import Table
-from icefloe.storage.files import list_files
+from icefloe.storage.file_io import StoreFileIO
+from icefloe.storage.files import list_files, uploads_below
+from icefloe.storage.s3 import Upload
 
 
 def leftovers(table: Table) -> set[str]:
@@ -19,6 +21,14 @@ def leftovers(table: Table) -> set[str]:
     stored = {file.location for file in list_files(iceberg.io, iceberg.location())}
     unreferenced = {_path(location) for location in stored} - _referenced(iceberg)
     return {path for path in unreferenced if not path.endswith(".metadata.json")}
+
+
+def uploads_of(table: Table) -> list[Upload]:
+    """Uploads to an object store that were begun and never completed."""
+    iceberg = table.iceberg
+    found = uploads_below(StoreFileIO(iceberg.io.properties), iceberg.location())
+    assert found is not None
+    return found
 
 
 def _referenced(iceberg: IcebergTable) -> set[str]:
