@@ -167,7 +167,9 @@ def s3a_settings(options: S3Options) -> dict[str, str]:
         "attempts.maximum": "0",  # of the SDK below s3a, which retries itself
         # The default of Hadoop 3.5 keeps what it read in memory, and has retries of its own.
         "input.stream.type": "classic",
-        "retry.limit": str(options.attempts - 1),
+        # One less than elsewhere: Spark looks twice for a file that it reads alone, and waits for
+        # each answer as long as Hadoop's least limit.
+        "retry.limit": str(max(options.attempts - 2, min(options.attempts - 1, 1))),
         "retry.interval": "500ms",
         "retry.throttle.limit": str(options.attempts),
         "retry.throttle.interval": "500ms",

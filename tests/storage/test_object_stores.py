@@ -91,7 +91,7 @@ class TestOptions:
 
     def test_waits_have_one_default_and_one_place(self):
         s3a = s3a_settings(S3Options.of({}))
-        assert s3a["retry.limit"] == "3"
+        assert s3a["retry.limit"] == "2"
         assert s3a["connection.timeout"] == "15000ms"
         less = {"icefloe.io.max-attempts": "2", "s3.request-timeout": "30"}
         s3a = s3a_settings(S3Options.of(less))
