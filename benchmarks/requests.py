@@ -25,6 +25,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 
 import icefloe  # noqa: E402
 from benchmarks.machine import commit_of  # noqa: E402
+from benchmarks.summary import to_text  # noqa: E402
 from support.http_proxy import Proxy, rest_kind, running_proxy, s3_kind  # noqa: E402
 from support.rest_server import running_rest_server  # noqa: E402
 from support.s3_server import S3Server, running_s3  # noqa: E402
@@ -176,7 +177,7 @@ def main() -> None:
     if not arguments.render:
         server, counts = run()
         found = {"commit": commit_of(HERE.parent), "server": server, "counts": counts}
-        result.write_text(json.dumps(found, indent=1) + "\n")
+        result.write_text(to_text(found))
     first = RESULTS / "first.json"
     read = [json.loads((path if path.exists() else result).read_text()) for path in (first, result)]
     PAGE.write_text(render(*read))
