@@ -8,11 +8,9 @@ which takes three times as long as writing the file. What this process has writt
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from threading import Lock
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
@@ -32,6 +30,7 @@ from pyiceberg.typedef import Identifier
 from pyiceberg.utils.datetime import datetime_to_millis
 
 from icefloe.errors import StorageError
+from icefloe.storage.file_cache import FileCache
 from icefloe.storage.file_io import StoreFileIO, has_unique_name
 from icefloe.storage.filesystem import StoreError
 from icefloe.storage.s3 import with_advice
@@ -45,49 +44,7 @@ class _Held:
     metadata: TableMetadata
 
 
-class MetadataFiles:
-    """Metadata by location, with the length of the file; the least recently used go first."""
-
-    def __init__(self) -> None:
-        self._held: OrderedDict[str, _Held] = OrderedDict()
-        self._bytes = 0
-        self._lock = Lock()
-
-    def get(self, location: str, length: int | None) -> TableMetadata | None:
-        """The metadata of a file; None if it is not held, or was of another length, if known."""
-        with self._lock:
-            held = self._held.get(location)
-            if held is None or length not in (None, held.length):
-                return None
-            self._held.move_to_end(location)
-            return held.metadata
-
-    def put(self, location: str, length: int, metadata: TableMetadata) -> None:
-        """Hold the metadata of a file, unless the file is too large."""
-        with self._lock:
-            old = self._held.pop(location, None)
-            self._bytes -= old.length if old else 0
-            if length > MOST_BYTES:
-                return
-            self._held[location] = _Held(length, metadata)
-            self._bytes += length
-            while self._bytes > MOST_BYTES:
-                _, oldest = self._held.popitem(last=False)
-                self._bytes -= oldest.length
-
-    def clear(self) -> None:
-        """Let go of everything."""
-        with self._lock:
-            self._held.clear()
-            self._bytes = 0
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of the files that are held."""
-        return self._bytes
-
-
-files = MetadataFiles()
+files: FileCache[_Held] = FileCache(lambda held: held.length)
 
 
 class ReadOnceSqlCatalog(SqlCatalog):
@@ -102,16 +59,18 @@ class ReadOnceSqlCatalog(SqlCatalog):
         if not has_unique_name(location):  # in a store that is a request
             # Before the file is read: what is held under this length is not older than it.
             length = len(io.new_input(location))
-        metadata = files.get(location, length)
-        if metadata is None:
+        key = location, length or 0, 0
+        held = files.get(key)
+        if held is None:
             table = self._read(orm_table, location, io)
-            files.put(location, length or len(table.metadata.model_dump_json()), table.metadata)
+            length = length or len(table.metadata.model_dump_json())
+            files.put(key, _Held(length, table.metadata), MOST_BYTES)
             return table
         return Table(
             identifier=(*Catalog.identifier_to_tuple(namespace), name),
-            metadata=metadata,
+            metadata=held.metadata,
             metadata_location=location,
-            io=self._load_file_io(metadata.properties, location),
+            io=self._load_file_io(held.metadata.properties, location),
             catalog=self,
         )
 
@@ -139,7 +98,8 @@ class ReadOnceSqlCatalog(SqlCatalog):
         if has_unique_name(metadata_path):
             return  # what was written to a store is held as bytes
         with suppress(OSError):  # it is only not held
-            files.put(metadata_path, len(io.new_input(metadata_path)), metadata)
+            length = len(io.new_input(metadata_path))
+            files.put((metadata_path, length, 0), _Held(length, metadata), MOST_BYTES)
 
     def _read(self, orm_table: IcebergTables, location: str, io: FileIO) -> Table:
         try:
