@@ -8,18 +8,19 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import socket
 import subprocess
 import time
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import pyspark
 import requests
-
-MAVEN = "https://repo1.maven.org/maven2"
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
@@ -67,9 +68,10 @@ def installed_with_pip(name: str, python: str, *requirements: str) -> Path:
 
 def maven_jars(name: str, listed: Mapping[str, str]) -> list[Path]:
     """Jars of Maven Central by their paths there, checked against their SHA-256."""
+    repository = _maven_repository()
 
     def fetch(folder: Path, path: str) -> None:
-        answer = requests.get(f"{MAVEN}/{path}", timeout=300)
+        answer = requests.get(repository + path, timeout=300)
         answer.raise_for_status()
         if hashlib.sha256(answer.content).hexdigest() != listed[path]:
             raise ValueError(f"{path} of Maven Central is not the file that it was.")
@@ -81,6 +83,15 @@ def maven_jars(name: str, listed: Mapping[str, str]) -> list[Path]:
                 done.result()
 
     return sorted(cached(name, download).glob("*.jar"))
+
+
+def _maven_repository() -> str:
+    """Where Spark's packages come from: the default of Ivy, which PySpark has."""
+    [ivy] = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
+    with zipfile.ZipFile(ivy) as jar:
+        code = jar.read("org/apache/ivy/plugins/resolver/IBiblioResolver.class")
+    [address] = re.findall(rb"https://[\w./-]+/maven2/", code)
+    return bytes(address).decode()
 
 
 # -------------------------------------------------------------------------------------------------
