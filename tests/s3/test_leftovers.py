@@ -55,10 +55,11 @@ def remove(table, **options):
 
 
 @pytest.mark.spark
-def test_uploads_of_killed_writers_are_found_and_aborted(table):
+def test_uploads_of_killed_writers_are_found_and_aborted(table, s3_server):
     location = begin_upload(table, f"{'0' * 32}-{'1' * 12}.parquet")
-    young = table.remove_orphans()
-    assert (young.uploads, young.uploads_aborted) == ((), 0)
+    if not s3_server.is_mock:  # there each upload was begun in 2010
+        young = table.remove_orphans()
+        assert (young.uploads, young.uploads_aborted) == ((), 0)
     found = remove(table)
     assert (found.uploads, found.uploads_aborted) == ((location,), 0)
     assert remove(table, dry_run=False).uploads_aborted == 1
