@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property, partial
+from math import inf
 from typing import Protocol, TypeVar
 from uuid import UUID
 
@@ -20,14 +21,19 @@ from pyiceberg.expressions import (
     And,
     BooleanExpression,
     BoundPredicate,
+    EqualTo,
+    GreaterThan,
     GreaterThanOrEqual,
     In,
+    LessThan,
     LessThanOrEqual,
     NotNull,
     Or,
+    Reference,
     UnaryPredicate,
     UnboundPredicate,
 )
+from pyiceberg.expressions.literals import DateLiteral, LongLiteral, TimestampLiteral
 from pyiceberg.expressions.visitors import (
     IN_PREDICATE_LIMIT,
     BooleanExpressionVisitor,
@@ -40,6 +46,14 @@ from pyiceberg.manifest import DataFile, ManifestFile, PartitionFieldSummary
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    DateType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    TimestampType,
+    TimestamptzType,
+)
 
 from icefloe.metadata.files import (
     inclusive_metrics_test,
@@ -115,6 +129,18 @@ class FileMatcher:
             _prepare(partial(strict_metrics_test, self._schema, part)) for part in self._conjuncts
         )
 
+    @cached_property
+    def _ranges(self) -> tuple[_Range, ...]:
+        """What column bounds are compared with first: PyIceberg needs several times as long."""
+        fields = {field.name: field for field in self._table_schema.fields}
+        ranges = []
+        for part in _conjuncts(self._lowered.inclusive):
+            match part:
+                case UnboundPredicate(term=Reference(name=name)) if name in fields:
+                    values = _values_between(part, fields[name].field_type)
+                    ranges += [_Range(fields[name].field_id, *values)] if values else []
+        return tuple(ranges)
+
     @property
     def row_condition(self) -> BooleanExpression:
         """TRUE for every row the condition is TRUE for, and maybe for more."""
@@ -140,6 +166,9 @@ class FileMatcher:
             return None
         if not _answer(self._tests_of(spec_id).may_match, file, in_doubt=True):
             return "partition"
+        for part in self._ranges:
+            if part.misses(file):
+                return "column bounds"
         if not _answer(self._metrics_may_match, file, in_doubt=True):
             return "column bounds"
         return None
@@ -283,6 +312,61 @@ def _demand_values(exact: BooleanExpression | None) -> BooleanExpression:
     """
     demanding = _prepare(partial(visit, exact, _WithNotNull())) if exact is not None else None
     return demanding if demanding is not None else AlwaysFalse()
+
+
+# -------------------------------------------------------------------------------------------------
+# Ranges of whole numbers, whose bounds are compared without PyIceberg
+
+_WHOLE_NUMBERS: Mapping[type[IcebergType], type] = {
+    IntegerType: LongLiteral,
+    LongType: LongLiteral,
+    DateType: DateLiteral,
+    TimestampType: TimestampLiteral,
+    TimestamptzType: TimestampLiteral,
+}
+_WIDTHS = (4, 8)  # in bytes; a column may have been widened since
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Values of which a column has one in each row that a condition is TRUE for."""
+
+    field_id: int
+    least: float  # an integer, or infinity
+    greatest: float
+
+    def misses(self, file: DataFile) -> bool:
+        """Whether all values of the file are provably less, or all are greater."""
+        lower = (file.lower_bounds or {}).get(self.field_id)
+        if lower is not None and len(lower) in _WIDTHS and self.greatest < _integer(lower):
+            return True
+        upper = (file.upper_bounds or {}).get(self.field_id)
+        return upper is not None and len(upper) in _WIDTHS and self.least > _integer(upper)
+
+
+def _integer(bound: bytes) -> int:
+    return int.from_bytes(bound, "little", signed=True)
+
+
+def _values_between(predicate: UnboundPredicate, kind: IcebergType) -> tuple[float, float] | None:
+    """The least and the greatest value that a comparison may be TRUE for; None if unknown."""
+    literals = getattr(predicate, "literals", None) or {getattr(predicate, "literal", None)}
+    if {type(literal) for literal in literals} != {_WHOLE_NUMBERS.get(type(kind))}:
+        return None
+    values = [literal.value for literal in literals]
+    match predicate:
+        case EqualTo() | In():
+            return min(values), max(values)
+        case LessThan() | LessThanOrEqual():
+            return -inf, values[0]
+        case GreaterThan() | GreaterThanOrEqual():
+            return values[0], inf
+        case _:
+            return None
+
+
+# -------------------------------------------------------------------------------------------------
+# Conditions in other forms
 
 
 class _Rewrite(BooleanExpressionVisitor[BooleanExpression]):
