@@ -5,6 +5,7 @@ File URIs would be most of the bytes that a large MERGE shuffles.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from posixpath import normpath
@@ -131,3 +132,31 @@ def by_file(
         spread = F.pmod(F.hash(*new), F.lit(tasks)) if new else F.lit(0)
         number = F.coalesce(number, F.lit(len(files)) + spread)
     return rows.repartitionById(partitions, number)
+
+
+# -------------------------------------------------------------------------------------------------
+# Files that are told apart by their size, which Spark gives each row at less cost than the path
+
+# From this many rows on, another scan costs less than comparing each row's file by its path.
+_MANY_ROWS = 1_000_000
+_MOST_TURNS = 8
+
+
+def turns(files: Sequence[Candidate]) -> dict[str, int]:
+    """Which of several scans reads each file (by location), so that sizes tell its files apart."""
+    if sum(file.live.rows for file in files) < _MANY_ROWS:
+        return {file.path: 0 for file in files}
+    same_size = Counter(file.live.size for file in files)
+    before: Counter[int] = Counter()
+    by_path = {}
+    for file in files:
+        size = file.live.size
+        by_path[file.path] = before[size] if same_size[size] <= _MOST_TURNS else _MOST_TURNS
+        before[size] += 1
+    return by_path
+
+
+def file_column(files: Sequence[Candidate]) -> str:
+    """The column that identifies a row's file: a unique size is joined faster than a path."""
+    sizes = {c.live.file.file_size_in_bytes for c in files}
+    return columns.SIZE if len(sizes) == len(files) else columns.FILE

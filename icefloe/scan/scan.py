@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
 from functools import cached_property, reduce
 
 import pyarrow as pa
@@ -38,7 +37,14 @@ from icefloe.scan.columns import (
     under_own_name,
 )
 from icefloe.scan.fetch import Fetch, can_fetch
-from icefloe.scan.file_keys import FileKeys, refuse_second_names, refuse_unplain
+from icefloe.scan.file_keys import (
+    FileKeys,
+    file_column,
+    refuse_second_names,
+    refuse_unplain,
+    turns,
+)
+from icefloe.schema.partition_values import python_value
 from icefloe.schema.to_spark import spark_schema, spark_type
 from icefloe.spark import columns
 from icefloe.spark.columns import quote, quoted, selected
@@ -147,24 +153,28 @@ class Scan:
     ) -> DataFrame:
         if not self.candidates:
             return self._no_rows(marked=only is not None, with_positions=with_positions)
-        groups: dict[tuple[bool, PhysicalLayout | None], list[Candidate]] = {}
+        with_facts = self.candidates if only is not None else self._needing_facts
+        turn_of = turns(with_facts)
+        groups: dict[tuple[int | None, PhysicalLayout | None], list[Candidate]] = {}
         for candidate in self.candidates:
-            needs_facts = only is not None or self._needs_facts(candidate)
-            groups.setdefault((needs_facts, self._layouts.get(candidate.path)), []).append(
-                candidate
-            )
+            key = turn_of.get(candidate.path), self._layouts.get(candidate.path)
+            groups.setdefault(key, []).append(candidate)
         parts = [
             self._filtered(files, layout, only, with_positions=with_positions)
-            if needs_facts
+            if turn is not None
             else self._read(files, layout, [], _POSITION if with_positions else {})
-            for (needs_facts, layout), files in groups.items()
+            for (turn, layout), files in groups.items()
         ]
         return reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
 
-    def _needs_facts(self, candidate: Candidate) -> bool:
-        """Whether the metadata decides which rows are live, or has values that the file lacks."""
-        is_deleted = candidate.has_deletes or candidate.path in self.deleted
-        return is_deleted or candidate.lacks_identity_columns
+    @property
+    def _needing_facts(self) -> tuple[Candidate, ...]:
+        """Files whose live rows the metadata decides, or of which it has values that they lack."""
+        return tuple(
+            c
+            for c in self.candidates
+            if c.has_deletes or c.path in self.deleted or c.lacks_identity_columns
+        )
 
     @property
     def may_be_declined(self) -> bool:
@@ -187,7 +197,7 @@ class Scan:
     ) -> DataFrame:
         """Live rows of files that have deletes, or of which only some positions are read."""
         rows = self._read(files, layout, self._hidden_fields(files), {**_POSITION, **_SIZE})
-        key = _file_column(files)
+        key = file_column(files)
         if key == columns.FILE:
             refuse_unplain(files)
         rows = _with_facts(rows, self._facts(files, only), key)
@@ -304,7 +314,7 @@ class Scan:
             rows = [
                 (
                     spark_uri(c.path),
-                    _python_value(c.live.file.partition[by_spec[c.live.spec_id]], kind),
+                    python_value(c.live.file.partition[by_spec[c.live.spec_id]], kind),
                 )
                 for c in files
                 if c.live.spec_id in by_spec
@@ -423,12 +433,6 @@ def _of_file(
     return united
 
 
-def _file_column(files: Sequence[Candidate]) -> str:
-    """The column that identifies a row's file: a unique size is joined faster than a path."""
-    sizes = {c.live.file.file_size_in_bytes for c in files}
-    return columns.SIZE if len(sizes) == len(files) else columns.FILE
-
-
 def _with_facts(rows: DataFrame, facts: DataFrame, key: str) -> DataFrame:
     """Join each row with its file's facts, which are NULL for a row of an unknown file."""
     others = [name for name in (columns.FILE, columns.SIZE) if name != key]
@@ -483,16 +487,3 @@ def _refuse_unreadable_delete(delete: LiveFile) -> None:
             f"Equality-delete file {delete.path} is {delete.file.file_format}; icefloe reads "
             "Parquet deletes only. Compact the table with the engine that wrote it."
         )
-
-
-def _python_value(value: object, kind: T.DataType) -> object:
-    """A partition value, an int for dates and timestamps, as a Python value for Spark."""
-    if value is None or not isinstance(value, int) or isinstance(value, bool):
-        return value
-    if isinstance(kind, T.DateType):
-        return date(1970, 1, 1) + timedelta(days=value)
-    if isinstance(kind, T.TimestampType):
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value)
-    if isinstance(kind, T.TimestampNTZType):
-        return datetime(1970, 1, 1) + timedelta(microseconds=value)  # noqa: DTZ001 - no zone
-    return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any, cast
 
@@ -248,3 +248,16 @@ def _floor_div(number: Column, divisor: int) -> Column:
     # `div` rounds towards zero and `/` computes in double, so only exact multiples are divided.
     multiple = number - F.pmod(number, F.lit(divisor))
     return F.call_function("div", multiple, F.lit(divisor))
+
+
+def python_value(value: object, kind: sp.DataType) -> object:
+    """A partition value, an int for dates and timestamps, as a Python value for Spark."""
+    if value is None or not isinstance(value, int) or isinstance(value, bool):
+        return value
+    if isinstance(kind, sp.DateType):
+        return date(1970, 1, 1) + timedelta(days=value)
+    if isinstance(kind, sp.TimestampType):
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value)
+    if isinstance(kind, sp.TimestampNTZType):
+        return datetime(1970, 1, 1) + timedelta(microseconds=value)  # noqa: DTZ001 - no zone
+    return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from zlib import crc32
@@ -13,10 +14,11 @@ from pyspark.sql import functions as F
 from icefloe import Table
 from icefloe.builders import Merge
 from icefloe.errors import UnsupportedTableError
+from icefloe.scan import file_keys
 from icefloe.scan.file_keys import FileKeys, by_file
 from icefloe.spark import columns
 from support.foreign_files import adopted_file, publish
-from support.tables import data_files, rows
+from support.tables import data_files, rows, scanned_rows
 
 TWINS = ("plumless", "buckeroo")  # of the same CRC-32, and so are names that differ by them alone
 
@@ -163,3 +165,39 @@ def test_deleted_rows_are_those_of_their_file_whatever_the_sizes_are(table_of, l
     assert rows(table) == [(row["id"], row["name"]) for row in kept]
     table.update().set("name", "'x'").where("id = 3").execute()
     assert rows(table) == [(2, "b"), (3, "x")]
+
+
+def file_of(path: str, size: int, count: int) -> SimpleNamespace:
+    return SimpleNamespace(path=path, live=SimpleNamespace(size=size, rows=count))
+
+
+def test_few_large_files_of_one_size_are_read_in_turn():
+    sizes = [5, 7, 5, 5, *[9] * 20]
+    files = [file_of(f"{n}.parquet", size, 1_000_000) for n, size in enumerate(sizes)]
+    turns = list(file_keys.turns(files).values())
+    assert turns[:4] == [0, 0, 1, 2]
+    assert set(turns[4:]) == {file_keys._MOST_TURNS}  # too many: their rows are found by path
+    small = [file_of(file.path, file.live.size, 10) for file in files]
+    assert set(file_keys.turns(small).values()) == {0}
+
+
+@pytest.mark.parametrize("most_turns", [2, 8])
+def test_files_that_are_read_in_turn_lose_their_own_rows(table_of, monkeypatch, most_turns):
+    batches = [[{"id": 20 * i + n, "name": "a"} for i in range(3)] for n in range(1, 7)]
+    longer = [{"id": 60, "name": "a much longer name, for another size"}]
+    plain = {"write.parquet.compression-codec": "uncompressed"}
+    table = table_of("id BIGINT, name STRING", *batches, longer, properties=plain)
+    assert 3 <= max(Counter(file.size for file in data_files(table)).values()) <= 8
+    table.delete().where("id DIV 20 = id % 20 % 3").execute()
+    expected = rows(table)
+    assert len(expected) == 13
+    monkeypatch.setattr(file_keys, "_MANY_ROWS", 0)
+    monkeypatch.setattr(file_keys, "_MOST_TURNS", most_turns)
+    assert scanned_rows(table) == expected
+    places = table.scan(["id", "_file", "_pos"]).collect()
+    assert {pos for id_, _, pos in places if id_ < 60} == {0, 1, 2}
+    assert all(pos == id_ // 20 % 3 for id_, _, pos in places)
+    assert len({(file, pos) for _, file, pos in places}) == len(expected)
+    table.update().set("name", "'x'").where("id < 20").execute()
+    changed = {id_: "x" if id_ < 20 else name for id_, name in expected}
+    assert dict(scanned_rows(table)) == changed
