@@ -8,6 +8,7 @@ size or path; equality deletes are null-safe anti-joins limited to older files o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 
@@ -51,7 +52,7 @@ from icefloe.spark.columns import quote, quoted, selected
 from icefloe.spark.connectors import check_connector
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.frames import frame_of, no_rows
-from icefloe.spark.session import prepare
+from icefloe.spark.session import prepare, spark_conf
 from icefloe.storage.locations import spark_uri
 from icefloe.storage.spark_files import connector_of, file_path, spark_files
 
@@ -60,6 +61,8 @@ _KEY_PARTITION = f"{columns.PREFIX}key_partition"
 # Spark's metadata columns, by our names.
 _POSITION = {columns.POS: "_metadata.row_index"}
 _SIZE = {columns.SIZE: "_metadata.file_size"}
+# How many paths the driver looks for itself, and Spark's default for it.
+_LISTED, _MOST_LISTED = "spark.sql.sources.parallelPartitionDiscovery.threshold", 32
 _UNKNOWN = "Spark read a file that is not part of the scan: %s (%d bytes)"
 _CHANGED = "%s has %d bytes, another size than in the table metadata: it was changed in place"
 
@@ -271,19 +274,20 @@ class Scan:
             files = spark_files(self.state.io, paths)
             if (connector := connector_of(paths[0])) is not None:
                 check_connector(self.spark, connector)
-            return (
-                self.spark.read.schema(schema)
-                .option("recursiveFileLookup", "true")
-                .option("__globPaths__", "false")
-                .option("ignoreMissingFiles", "false")
-                .option("ignoreCorruptFiles", "false")
-                .option("mergeSchema", "false")
-                .option("datetimeRebaseMode", "CORRECTED")
-                .option("int96RebaseMode", "CORRECTED")
-                .option("parquet.page.verify-checksum.enabled", "true")
-                .options(**files.options, **(options or {}))
-                .parquet(*files.paths)
-            )
+            with _listed_by_driver(self.spark, files.paths):
+                return (
+                    self.spark.read.schema(schema)
+                    .option("recursiveFileLookup", "true")
+                    .option("__globPaths__", "false")
+                    .option("ignoreMissingFiles", "false")
+                    .option("ignoreCorruptFiles", "false")
+                    .option("mergeSchema", "false")
+                    .option("datetimeRebaseMode", "CORRECTED")
+                    .option("int96RebaseMode", "CORRECTED")
+                    .option("parquet.page.verify-checksum.enabled", "true")
+                    .options(**files.options, **(options or {}))
+                    .parquet(*files.paths)
+                )
 
     def _facts(self, files: list[Candidate], only: Mapping[str, BitMap64] | None) -> DataFrame:
         """One row per file: what decides which of its rows are live."""
@@ -431,6 +435,13 @@ def _of_file(
             "engine that wrote it."
         )
     return united
+
+
+def _listed_by_driver(spark: SparkSession, paths: Sequence[str]) -> AbstractContextManager[None]:
+    """Have no Spark job look for the files of a disk, which takes longer, however many they are."""
+    if len(paths) <= _MOST_LISTED or not paths[0].startswith("file:"):
+        return nullcontext()
+    return spark_conf(spark, _LISTED, str(len(paths)))
 
 
 def _with_facts(rows: DataFrame, facts: DataFrame, key: str) -> DataFrame:

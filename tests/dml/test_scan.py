@@ -278,3 +278,15 @@ def test_many_files_plan_and_open(lake, spark, tmp_path, count):
     assert len(files_for(table, "p = 7").candidates) == count // 100
     result = table.delete().where("p = 7").execute()
     assert (result.data_files_removed, result.files_skipped) == (count // 100, count * 99 // 100)
+
+
+def test_no_job_looks_for_the_files_of_a_disk(table_of, spark, jobs):
+    """Spark starts one from 33 files on, which takes longer than to look for them."""
+    table = table_of("p INT", [{"p": p} for p in range(40)], partition_by=("p",))
+    name = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+    before, setting = jobs(), spark.conf.get(name)
+    scanned = table.scan()
+    assert jobs() == before
+    assert spark.conf.get(name) == setting
+    assert len(scanned.inputFiles()) == 40
+    assert scanned.count() == 40
