@@ -75,7 +75,8 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.ui.retainedExecutions", "5")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")  # results of more than 1 MB are fetched from it
-        # As in sessions that icefloe starts: PySpark does not look at the stack for every column.
+        # As in sessions that icefloe starts: pages that few rows fill, and PySpark does not look at the stack for every column.
+        .config("spark.buffer.pageSize", "2m")
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
         .getOrCreate()
     )

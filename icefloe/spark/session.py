@@ -49,6 +49,9 @@ _LOCAL = {
     # By default small files count as 4 MB larger when they are grouped into tasks, which spreads
     # large files unevenly. A file on a local disk opens much faster.
     "spark.sql.files.openCostInBytes": "524288",
+    # With few cores Spark's default is 64 MB, which each sort, aggregate and join of each task
+    # allocates and clears, however few its rows are.
+    "spark.buffer.pageSize": "2m",
     # Java's serialization, which spills persisted rows, holds a hundred batches of up to 4 MB.
     "spark.serializer.objectStreamReset": "10",
     # Otherwise PySpark inspects the stack for every column, and asks the JVM for settings.
