@@ -221,7 +221,7 @@ def test_workers_without_pyarrow_are_reported_and_the_table_is_unchanged(tmp_pat
             for statement in (
                 lambda: table.append(spark.sql("SELECT 3L AS id, 0 AS n")),
                 table.update().set("n", "n + 1").with_options(mode=mode).execute,
-                table.delete().where("id = 1").with_options(mode=mode).execute,
+                table.delete().where("id % 2 = 1").with_options(mode=mode).execute,
             ):
                 try:
                     statement()
@@ -262,7 +262,7 @@ def test_a_jvm_that_exits_in_a_statement_is_reported_and_the_table_is_unchanged(
         rows = lake.spark.range(1).select(deadly("id").alias("id"))
         for statement in (
             table.upsert(rows, on=["id"]).execute,
-            table.delete().where("id = 1").execute,
+            table.delete().where("id % 2 = 1").execute,
             lambda: table.append([{"id": 2}] * 20_000),  # more than the driver writes itself
         ):
             try:

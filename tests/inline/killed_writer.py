@@ -36,7 +36,7 @@ FUNCTIONS: dict[str, tuple[Any, str]] = {
     "lay out manifests": (publish.SnapshotDraft, "finish"),
     "stage metadata": (handover, "stage_metadata"),
     "swap pointer": (handover, "swap_pointer"),
-    "remove rows": (handover, "remove_versions"),
+    "remove rows": (handover, "remove_unchanged"),
     "commit": (sa.Connection, "commit"),
     "announce": (handover.InlineHandover, "announce"),
     "ask the catalog": (catalog, "_publish"),
