@@ -135,7 +135,7 @@ def by_file(
 
 
 # -------------------------------------------------------------------------------------------------
-# Files that are told apart by their size, which Spark gives each row at less cost than the path
+# Files that are distinguished by their size, which Spark gives each row at less cost than the path
 
 # From this many rows on, another scan costs less than comparing each row's file by its path.
 _MANY_ROWS = 1_000_000
@@ -143,7 +143,7 @@ _MOST_TURNS = 8
 
 
 def turns(files: Sequence[Candidate]) -> dict[str, int]:
-    """Which of several scans reads each file (by location), so that sizes tell its files apart."""
+    """Which of several scans reads each file (by location), so that sizes distinguish its files."""
     if sum(file.live.rows for file in files) < _MANY_ROWS:
         return {file.path: 0 for file in files}
     same_size = Counter(file.live.size for file in files)
