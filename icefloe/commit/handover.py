@@ -52,6 +52,7 @@ from icefloe.inline.rows import (
     insert_rows,
     lock_inserts,
     missing_versions,
+    remove_and_compare,
     remove_unchanged,
     remove_versions,
     replace_rows,
@@ -210,13 +211,12 @@ class InlineHandover:
         """Check that the rows are as the statement read them, and change them."""
         changes, columns = self.changes, inline_columns(self.schema)
         table = add_missing_columns(connection, self._current(connection), columns)
-        is_removed = self._remove_flushed(connection, table)
-        stale = {} if is_removed else self._stale(connection, table)
+        stale = self._remove_flushed(connection, table)
         if stale is None:
             self._refuse_changed(connection, table, stamp)
         if self.deletes is not None:
             self._change_deletes(connection, table, self.deletes, stamp, stale or {})
-        if not is_removed:
+        if stale is None:
             remove_versions(connection, table, changes.removed)
         if changes.new_values is not None:
             encoded = encode_rows(changes.new_values, self.schema)
@@ -225,27 +225,24 @@ class InlineHandover:
             encoded = encode_rows(changes.added, self.schema)
             insert_rows(connection, table, columns, encoded, stamp)
 
-    def _remove_flushed(self, connection: StoreConnection, table: InlineTable) -> bool:
-        """Remove the rows of a flush that took all of them, if none was changed since."""
-        changes = self.changes
-        if changes.all_read_at is None:
-            return False
-        return remove_unchanged(connection, table, changes.all_read_at, len(changes.removed))
-
-    def _stale(
+    def _remove_flushed(
         self, connection: StoreConnection, table: InlineTable
     ) -> Mapping[str, BitMap64] | None:
-        """Where new files have rows that were changed since a flush read them.
+        """Remove the rows of a flush; returns where its files have rows that were changed since.
 
-        They are deleted there, so that a flush need not start again. None if this is no flush, or
-        if there are too many.
+        These are deleted in the files, so that the flush need not start again. None if this is no
+        flush, or one that cannot delete them: no row was removed.
         """
         changes = self.changes
+        if changes.all_read_at is not None and remove_unchanged(
+            connection, table, changes.all_read_at, len(changes.removed)
+        ):
+            return {}
         if changes.located is None or self.deletes is None:
             return None
-        changed = missing_versions(connection, table, changes.removed)
+        changed = remove_and_compare(connection, table, changes.removed)
         if len(changed) > max(_FEW_STALE_ROWS, len(changes.removed) // 10):
-            return None
+            raise self._changed(len(changed))
         return changes.located(changed)
 
     def _change_deletes(
@@ -279,9 +276,7 @@ class InlineHandover:
         if changed := self._changed_versions(connection, table):
             if self.changes.everything:
                 raise LostRaceError("inline rows were changed")
-            raise self._conflict(
-                f"another writer changed {len(changed)} inline rows that this statement read"
-            )
+            raise self._changed(len(changed))
         read_at = self.changes.read_at
         if stamp is None or read_at is None or stamp.seq != read_at + 1:
             self._refuse_unread(connection, table)
@@ -320,6 +315,9 @@ class InlineHandover:
                 return find_seq(connection, self.table, stamp.seq)
         except StorageError:
             return False
+
+    def _changed(self, rows: int) -> ConflictError:
+        return self._conflict(f"another writer changed {rows} inline rows that this statement read")
 
     def _conflict(self, reason: str) -> ConflictError:
         return ConflictError(

@@ -1,8 +1,8 @@
 """Many inline rows at once, as Arrow arrays.
 
-SQLite's driver returns a row at a time, takes Python's lock for each, and so waits for every thread
-that inserts. Here SQLite concatenates the values of a column, and one row has all of them: numbers
-as text, bytes as they are, with their lengths as numbers.
+Drivers make Python objects of every row, which takes Python's lock, and so waits for every thread
+that inserts, and lets them wait. Here the database concatenates the values of a column, and one row
+has all of them: numbers as text, bytes as they are, with their lengths as numbers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from icefloe.inline.rows import InlineRows, row_span, select_rows, stored_column
 from icefloe.inline.store import StoreConnection
 
 _MANY_ROWS = 5_000
-_ROWS = 50_000  # of one part: SQLite's values have at most a billion bytes
-_MAX_ID = 2**63 - 1
-_MAX_COLUMNS = 600  # SQLite has 2,000 columns per result
+_ROWS = 50_000  # of one part, and its bytes: a value has at most a billion in SQLite, less here
+_BYTES = 200_000_000
+_MAX_COLUMNS = 500  # SQLite has 2,000 columns per result, PostgreSQL 1,664
 
 
 def read_rows(
@@ -42,8 +42,10 @@ def read_rows(
 
 
 def _has_many(connection: StoreConnection, table: InlineTable) -> bool:
-    if connection.is_postgresql or row_span(connection, table) < _MANY_ROWS:
+    if row_span(connection, table) < _MANY_ROWS:
         return False
+    if connection.is_postgresql:
+        return True
     # SQLite converts text of other encodings, and so the bytes that are concatenated.
     encoding: str = connection.connection.exec_driver_sql("PRAGMA encoding").scalar_one()
     return encoding == "UTF-8"
@@ -54,35 +56,53 @@ def _read_all(
 ) -> InlineRows:
     numbers = ["row_id", "seq", *(c.name for c in columns if c.is_integer)]
     names = [c.name for c in columns if not c.is_integer]
-    statement = _statement(table.rows.name, numbers, names)
+    statement = _statement(connection, table.rows.name, numbers, names)
     parts: list[Mapping[str, pa.Array]] = []
-    last: int | None = 0  # ids start at 1
-    while last is not None:
-        first, last = last, _last_of(connection, table, last)
-        bounds = (first, _MAX_ID if last is None else last)
+    last = 0  # ids start at 1
+    while (bounds := _part_after(connection, table, last, names)) is not None:
         values = connection.connection.exec_driver_sql(statement, bounds).one()
-        if values[0] is not None:
-            parts.append(_arrays(values, numbers, names))
+        parts.append(_arrays(values, numbers, names))
+        _, last = bounds
+    if not parts:
+        return select_rows(connection, table, columns)
     read = {name: _joined([part[name] for part in parts]) for name in (*numbers, *names)}
     row_ids, seqs = (read.pop(name).to_numpy().tolist() for name in ("row_id", "seq"))
     return InlineRows(row_ids, seqs, read)
 
 
-def _last_of(connection: StoreConnection, table: InlineTable, after: int) -> int | None:
-    """The id of the last row of a full part that starts after this id; None if it is not full."""
-    row_id = table.rows.c.row_id
-    part = sa.select(row_id).where(row_id > after).order_by(row_id)
-    last: int | None = connection.execute(part.offset(_ROWS - 1).limit(1)).scalar_one_or_none()
-    return last
+def _part_after(
+    connection: StoreConnection, table: InlineTable, after: int, names: Sequence[str]
+) -> tuple[int, int] | None:
+    """The ids before the first and of the last row of the next part; None if there are no rows."""
+    rows, most = table.rows, _ROWS
+    sizes = (sa.func.coalesce(sa.func.length(rows.c[name]), 0) for name in names)
+    size = sum(sizes, start=sa.literal(0))
+    while True:
+        part = sa.select(rows.c.row_id, size.label("size")).where(rows.c.row_id > after)
+        part_rows = part.order_by(rows.c.row_id).limit(most).subquery()
+        whole = sa.select(sa.func.max(part_rows.c.row_id), sa.func.sum(part_rows.c.size))
+        last, total = connection.execute(whole).one()
+        if last is None:
+            return None
+        if total <= _BYTES or most == 1:
+            return after, last
+        most = max(1, min(most // 2, int(most * _BYTES / total)))
 
 
 def _joined(arrays: Sequence[pa.Array]) -> pa.Array:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def _statement(table: str, numbers: Sequence[str], names: Sequence[str]) -> str:
+def _statement(
+    connection: StoreConnection, table: str, numbers: Sequence[str], names: Sequence[str]
+) -> str:
     """One row: numbers as lines of text, lengths of bytes as such lines, and the bytes."""
     texts = [*numbers, *(f"length({name})" for name in names)]
+    if connection.is_postgresql:
+        lines = [f"string_agg(coalesce({text}::text, ''), E'\\n')" for text in texts]
+        joined = [f"string_agg({name}, ''::bytea)" for name in names]
+        rows = "row_id > %s AND row_id <= %s ORDER BY row_id"
+        return f"SELECT {', '.join([*lines, *joined])} FROM (SELECT * FROM {table} WHERE {rows}) v"  # noqa: S608
     lines = [f"group_concat(coalesce({text}, ''), '\n')" for text in texts]
     joined = [f"CAST(group_concat({name}, '') AS BLOB)" for name in names]
     return (

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, assume, given, settings
 
+from icefloe.inline import many_rows
 from icefloe.inline.bookkeeping import next_stamp
 from icefloe.inline.decode import decode_rows
 from icefloe.inline.encode import encode_rows
@@ -60,6 +61,28 @@ def test_rows_are_read_in_spite_of_removed_ones(store, table):
         check_read(connection, table)
         remove_versions(connection, table, versions)
         check_read(connection, table)
+
+
+@pytest.mark.parametrize(
+    ("most", "fewest_parts", "most_parts"), [(10**9, 1, 1), (30_000, 4, 8), (1_000, 60, 600)]
+)
+def test_the_bytes_of_a_part_are_limited_as_databases_limit_a_value(
+    store, table, most, fewest_parts, most_parts, monkeypatch
+):
+    insert_values(store, table, MANY)
+    with store.writing(lock=table) as connection:
+        long = table.rows.update().where(table.rows.c.row_id % 100 == 0)
+        connection.execute(long.values(c2_s=b"x" * 1_400))  # of 60 rows, with others about 110,000
+    monkeypatch.setattr(many_rows, "_BYTES", most)
+    parts = []
+    with store.reading() as connection:
+        sa.event.listen(
+            connection.connection,
+            "before_cursor_execute",
+            lambda *arguments: parts.append(1) if "coalesce(row_id" in arguments[2] else None,
+        )
+        check_read(connection, table)
+    assert fewest_parts <= len(parts) <= most_parts
 
 
 def test_columns_without_values_and_no_columns(store, table):

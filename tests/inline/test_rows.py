@@ -23,6 +23,7 @@ from icefloe.inline.rows import (
     estimate_bytes,
     insert_rows,
     missing_versions,
+    remove_and_compare,
     remove_unchanged,
     remove_versions,
     replace_rows,
@@ -158,6 +159,24 @@ def test_versions_are_removed_exactly(store, table, size):
         assert missing_versions(connection, table, versions) == [changed]
         assert remove_versions(connection, table, versions) == size
     assert stored_ids(store, table) == [-1]
+
+
+@pytest.mark.requirement("L21")
+@pytest.mark.parametrize("size", [3, 400, 30_000])
+def test_removed_versions_are_compared_with_those_that_were_there(store, table, size):
+    insert(store, table, *range(size))
+    with store.writing(lock=table) as connection:
+        versions = select_versions(connection, table)
+        seq = next_stamp(connection).seq
+        replace_rows(connection, table, versions[-1:], table.columns, [[-1], [b""]], seq)
+        remove_versions(connection, table, versions[:1])
+    insert(store, table, -2)
+    with store.writing(lock=table) as connection:
+        changed = [versions[0], versions[-1]]
+        assert remove_and_compare(connection, table, versions) == changed
+        assert remove_and_compare(connection, table, versions) == versions
+        assert remove_and_compare(connection, table, []) == []
+    assert stored_ids(store, table) == [-1, -2]
 
 
 @pytest.mark.requirement("L07")
