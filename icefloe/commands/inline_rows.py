@@ -16,13 +16,13 @@ from icefloe.commands.input_rows import as_schema
 from icefloe.commands.scan import inline_frame
 from icefloe.commit.catalog import changing_catalog, reading_catalog, refuse_other_table
 from icefloe.commit.publish import find_earlier_result
-from icefloe.errors import CommitOutcomeUnknown, StorageError
+from icefloe.errors import CommitOutcomeUnknown, StorageError, TableNotFoundError
 from icefloe.file_changes import FileChanges, InlineChanges, RowVersion
 from icefloe.inline.bookkeeping import claim_key, find_seq
-from icefloe.inline.cut import Cut
+from icefloe.inline.cut import Cut, PointerMovedError
 from icefloe.inline.encode import encode_rows
 from icefloe.inline.layout import InlineTable, Value, inline_columns
-from icefloe.inline.rows import insert_rows
+from icefloe.inline.rows import InsertedRows, insert_if_current, insert_rows
 from icefloe.inline.store import ChangeStamp, StoreConnection
 from icefloe.inline.tables import add_missing_columns, register_table
 from icefloe.inline.tier import InlineTier
@@ -86,6 +86,9 @@ class InlineInsert:
         stamp: ChangeStamp | None = None
         try:
             with self.tier.store.writing() as connection:
+                if (done := self._insert_at_once(connection, encoded)) is not None:
+                    inserted, stamp = done
+                    return result, inserted.span
                 table = self._table(connection)
                 stamp = self.tier.stamp(connection, self.state, table)
                 if self.key is not None:
@@ -98,6 +101,23 @@ class InlineInsert:
                 raise
             return result, 0
         return result, span
+
+    def _insert_at_once(
+        self, connection: StoreConnection, encoded: list[list[Value]]
+    ) -> tuple[InsertedRows, ChangeStamp] | None:
+        """Insert the rows by one statement; None, without a change, if that cannot be done."""
+        if self.key is not None or not connection.is_postgresql:
+            return None
+        columns = inline_columns(self.state.schema)
+        known = self.tier.known_table(self.state)
+        if known is None or not set(columns) <= set(known[0].columns):
+            return None
+        table, current = known
+        try:
+            return insert_if_current(connection, table, columns, encoded, current)
+        except TableNotFoundError as dropped:  # there may be another one of that name
+            self.tier.forget_table(self.state)
+            raise PointerMovedError from dropped
 
     def _table(self, connection: StoreConnection) -> InlineTable:
         """The table in the store, if the rows were fitted to its current metadata.

@@ -38,6 +38,7 @@ from icefloe.inline.layout import (
     NANOSECONDS,
     NESTED,
     STRING,
+    InlineColumn,
     Value,
     kind_of,
 )
@@ -262,3 +263,43 @@ def _with_nulls(documents: list[Json], array: pa.Array) -> list[Json]:
     for row in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
         documents[row] = None
     return documents
+
+
+# -------------------------------------------------------------------------------------------------
+# Values of many rows for PostgreSQL: one parameter per column, an array in its own notation
+
+_MANY_NUMBERS = 1000  # from here on Arrow makes the text of an array
+
+
+def names_of(columns: Sequence[InlineColumn]) -> str:
+    """The names of columns as SQL."""
+    return ", ".join(column.name for column in columns)
+
+
+def unnested(columns: Sequence[InlineColumn], before: Sequence[str] = ()) -> str:
+    """Arrays of the columns' values, after those of the types of `before`, as a table in SQL."""
+    types = [*before, *("bigint[]" if column.is_integer else "bytea[]" for column in columns)]
+    return f"unnest({', '.join(f'%s::{each}' for each in types)})"
+
+
+def array_text(values: Sequence[Value]) -> str:
+    """An array of numbers or bytes in PostgreSQL's notation.
+
+    It is one text, which takes a tenth of the time of a list of values that psycopg converts.
+    """
+    return f"{{{','.join(map(_element, values))}}}"
+
+
+def number_array_text(values: Sequence[int]) -> str:
+    """The same of numbers alone; many are joined without Python's lock, which inserts need."""
+    if len(values) < _MANY_NUMBERS:
+        return array_text(values)
+    texts = pa.array(values, pa.int64()).cast(pa.string())
+    joined = pc.binary_join(pa.ListArray.from_arrays([0, len(texts)], texts), ",")
+    return f"{{{joined[0].as_py()}}}"
+
+
+def _element(value: Value) -> str:
+    if value is None:
+        return "NULL"
+    return f'"\\\\x{value.hex()}"' if isinstance(value, bytes) else str(value)

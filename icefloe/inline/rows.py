@@ -14,15 +14,18 @@ from functools import lru_cache
 from itertools import repeat
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 
 from icefloe.file_changes import RowVersion
+from icefloe.inline.database import CLOCKS
+from icefloe.inline.encode import array_text, names_of, number_array_text, unnested
 from icefloe.inline.layout import (
     EARLIER_KINDS,
+    POINTERS,
+    SEQUENCE,
+    STORE,
     TABLE,
     ColumnValues,
     InlineColumn,
@@ -31,12 +34,11 @@ from icefloe.inline.layout import (
     rows_table,
 )
 from icefloe.inline.store import ChangeStamp, StoreConnection
-from icefloe.inline.tables import dropped
+from icefloe.inline.tables import CatalogTable, dropped
 
 _FETCHED_ROWS = 500  # at a time: more do not fit the cache of a processor
 _SEPARATE_ROWS = 500  # up to here rows are looked up by their ids, above by the range of the ids
 _SAMPLED_ROWS = 1000
-_MANY_NUMBERS = 1000  # from here on Arrow makes the text of an array
 _ROW_OVERHEAD = 24  # bytes: row_id, seq, at
 _UNDEFINED_TABLE = "42P01"
 
@@ -136,57 +138,86 @@ def _insert_arrays(
     encoded: Sequence[Sequence[Value]],
     stamp: ChangeStamp,
 ) -> InsertedRows:
-    names = _names(columns)
-    statement = (
-        f"WITH inserted AS (INSERT INTO {table.rows.name} (seq, at, {names}) "  # noqa: S608
-        f"SELECT %s::bigint, %s::bigint, {names} FROM {_arrays(columns)} AS v({names}) "
-        f"WHERE EXISTS (SELECT 1 FROM {TABLE.name} WHERE id = %s) RETURNING row_id) "
-        # Rows that one statement inserts are not there yet for the rest of it.
-        f"SELECT min(row_id), max(row_id), count(*), (SELECT min(row_id) FROM {table.rows.name}) "
-        "FROM inserted"
+    names = names_of(columns)
+    rows = (
+        f"SELECT %s::bigint, %s::bigint, {names} FROM {unnested(columns)} AS v({names}) "  # noqa: S608
+        f"WHERE EXISTS (SELECT 1 FROM {TABLE.name} WHERE id = %s)"
     )
-    values = (stamp.seq, stamp.at, *map(_array, encoded), table.id)
+    statement = f"WITH {_inserting(table, names, rows)} SELECT {_ends(table)} FROM inserted"  # noqa: S608
+    values = (stamp.seq, stamp.at, *map(array_text, encoded), table.id)
+    inserted = _run(connection, table, statement, values)
+    if not inserted[2]:
+        raise dropped(table)
+    return _inserted_rows(*inserted)
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentTable:
+    """What must still be so for rows to fit: the table's metadata, and the store of its rows."""
+
+    name: CatalogTable
+    pointer: str
+    store_id: str | None  # None: any
+
+
+def insert_if_current(
+    connection: StoreConnection,
+    table: InlineTable,
+    columns: Sequence[InlineColumn],
+    encoded: Sequence[Sequence[Value]],
+    current: CurrentTable,
+) -> tuple[InsertedRows, ChangeStamp] | None:
+    """Number a change and insert its rows; None, without a change, if the table is not current.
+
+    Raises:
+        TableNotFoundError: The table was dropped; the transaction can do nothing else.
+    """
+    names = names_of(columns)
+    rows = f"SELECT stamp.seq, stamp.at, {names} FROM stamp, {unnested(columns)} AS v({names})"  # noqa: S608
+    statement = (
+        f"WITH {_STAMP}, {_inserting(table, names, rows)} SELECT {_ends(table)}, "  # noqa: S608
+        "(SELECT seq FROM stamp), (SELECT at FROM stamp) FROM inserted"
+    )
+    name = current.name
+    where = (name.catalog, name.namespace, name.name, current.pointer, table.id)
+    stores = (current.store_id, current.store_id)
+    *ends, seq, at = _run(
+        connection, table, statement, (*where, *stores, *map(array_text, encoded))
+    )
+    return None if seq is None else (_inserted_rows(*ends), ChangeStamp(seq, at))
+
+
+_STAMP = (
+    f"stamp AS (SELECT nextval('{SEQUENCE.name}') AS seq, {CLOCKS['postgresql']} AS at "  # noqa: S608
+    f"FROM {POINTERS.name} AS p, {TABLE.name} AS t, {STORE.name} AS s "
+    "WHERE p.catalog_name = %s AND p.table_namespace = %s AND p.table_name = %s "
+    "AND p.metadata_location = %s AND t.id = %s AND (%s::text IS NULL OR s.store_id = %s))"
+)
+
+
+def _inserting(table: InlineTable, names: str, rows: str) -> str:
+    return f"inserted AS (INSERT INTO {table.rows.name} (seq, at, {names}) {rows} RETURNING row_id)"
+
+
+def _ends(table: InlineTable) -> str:
+    # Rows that one statement inserts are not there yet for the rest of it.
+    oldest = f"(SELECT min(row_id) FROM {table.rows.name})"  # noqa: S608
+    return f"min(row_id), max(row_id), count(*), {oldest}"
+
+
+def _run(
+    connection: StoreConnection, table: InlineTable, statement: str, values: tuple[Any, ...]
+) -> tuple[Any, ...]:
     try:
-        first, last, count, oldest = connection.connection.exec_driver_sql(statement, values).one()
+        return tuple(connection.connection.exec_driver_sql(statement, values).one())
     except DBAPIError as error:
         if getattr(error.orig, "sqlstate", None) == _UNDEFINED_TABLE:
             raise dropped(table) from error
         raise
-    if not count:
-        raise dropped(table)
+
+
+def _inserted_rows(first: int, last: int, count: int, oldest: int | None) -> InsertedRows:
     return InsertedRows(first, last, count, first if oldest is None else min(first, oldest))
-
-
-def _names(columns: Sequence[InlineColumn]) -> str:
-    return ", ".join(column.name for column in columns)
-
-
-def _arrays(columns: Sequence[InlineColumn], before: Sequence[str] = ()) -> str:
-    types = [*before, *("bigint[]" if column.is_integer else "bytea[]" for column in columns)]
-    return f"unnest({', '.join(f'%s::{each}' for each in types)})"
-
-
-def _array(values: Sequence[Value]) -> str:
-    """An array of numbers or bytes in PostgreSQL's notation.
-
-    It is one text, which takes a tenth of the time of a list of values that psycopg converts.
-    """
-    return f"{{{','.join(map(_element, values))}}}"
-
-
-def _number_array(values: Sequence[int]) -> str:
-    """The same of numbers alone; many are joined without Python's lock, which inserts need."""
-    if len(values) < _MANY_NUMBERS:
-        return _array(values)
-    texts = pa.array(values, pa.int64()).cast(pa.string())
-    joined = pc.binary_join(pa.ListArray.from_arrays([0, len(texts)], texts), ",")
-    return f"{{{joined[0].as_py()}}}"
-
-
-def _element(value: Value) -> str:
-    if value is None:
-        return "NULL"
-    return f'"\\\\x{value.hex()}"' if isinstance(value, bytes) else str(value)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -370,13 +401,13 @@ def remove_and_compare(
         remove_versions(connection, table, versions)
         return missing
     statement = (
-        f"WITH v AS (SELECT * FROM {_arrays((), _VERSION)} AS v(row_id, seq)), "  # noqa: S608
+        f"WITH v AS (SELECT * FROM {unnested((), _VERSION)} AS v(row_id, seq)), "  # noqa: S608
         f"removed AS (DELETE FROM {table.rows.name} AS t USING v "
         "WHERE t.row_id = v.row_id AND t.seq = v.seq RETURNING t.row_id) "
         "SELECT row_id, seq FROM v "
         "WHERE NOT EXISTS (SELECT 1 FROM removed WHERE removed.row_id = v.row_id) ORDER BY row_id"
     )
-    arrays = tuple(map(_number_array, _columns(versions)))
+    arrays = tuple(map(number_array_text, _columns(versions)))
     missing_rows = connection.connection.exec_driver_sql(statement, arrays)
     return [(row_id, seq) for row_id, seq in missing_rows]
 
@@ -405,10 +436,10 @@ def replace_rows(
         changes = ", ".join(f"{column.name} = v.{column.name}" for column in columns)
         statement = (
             f"UPDATE {name} AS t SET seq = %s::bigint, {changes}{cleared} "  # noqa: S608
-            f"FROM {_arrays(columns, _VERSION)} AS v(old_row_id, old_seq, {_names(columns)}) "
+            f"FROM {unnested(columns, _VERSION)} AS v(old_row_id, old_seq, {names_of(columns)}) "
             "WHERE t.row_id = v.old_row_id AND t.seq = v.old_seq"
         )
-        parameters: Any = (seq, *map(_array, (row_ids, seqs, *encoded)))
+        parameters: Any = (seq, *map(array_text, (row_ids, seqs, *encoded)))
     else:
         changes = ", ".join(f"{column.name} = ?" for column in columns)
         statement = (

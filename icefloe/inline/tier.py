@@ -34,6 +34,7 @@ from icefloe.inline.layout import InlineTable, inline_columns
 from icefloe.inline.lookups import LookupIndexes
 from icefloe.inline.many_rows import read_rows
 from icefloe.inline.rows import (
+    CurrentTable,
     InlineRows,
     count_rows,
     last_change,
@@ -72,6 +73,7 @@ class InlineTier:
         self._lock = threading.Lock()
         self._deletes: dict[int, InlineDeletes] = {}  # as they were read last, by table
         self._lookups = LookupIndexes()
+        self._tables: dict[str, InlineTable] = {}  # as they were found last, by uuid
 
     @property
     def store(self) -> InlineStore:
@@ -275,7 +277,24 @@ class InlineTier:
         if found.pointer != state.pointer:
             raise PointerMovedError
         self._refuse_other_store(state, found.store_id)
+        if found.table is not None:
+            self._tables[uuid] = found.table
         return found.table
+
+    def known_table(self, state: TableState) -> tuple[InlineTable, CurrentTable] | None:
+        """A table that was found in the catalog's database before, and what a statement can check.
+
+        It may have been dropped since, and have more columns.
+        """
+        table = self._tables.get(str(state.metadata.table_uuid))
+        if table is None or state.pointer is None or not self.shares_database:
+            return None
+        store_id = state.metadata.properties.get(INLINE_STORE)
+        return table, CurrentTable(self.name_of(state), state.pointer, store_id)
+
+    def forget_table(self, state: TableState) -> None:
+        """Look the table up the next time."""
+        self._tables.pop(str(state.metadata.table_uuid), None)
 
     def _refuse_other_store(self, state: TableState, store_id: str | None) -> None:
         stored_in = state.metadata.properties.get(INLINE_STORE)

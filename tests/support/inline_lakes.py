@@ -170,6 +170,10 @@ OPERATIONS: dict[str, Operation] = {
     "insert": Operation.on_rows(
         lambda lake, name: lake.table(name).insert([row(4, "new")]), [*ROWS, (4, "new")]
     ),
+    "insert after a read": Operation.on_rows(  # in PostgreSQL it is one statement
+        lambda lake, name: (lake.table(name).to_arrow(), lake.table(name).insert([row(4, "new")])),
+        [*ROWS, (4, "new")],
+    ),
     "insert with a key": Operation.on_rows(
         lambda lake, name: lake.table(name).insert([row(4, "new")], idempotency_key="k"),
         [*ROWS, (4, "new")],
