@@ -10,6 +10,7 @@ from icefloe.display import ShownAsTable
 from icefloe.redaction import masked_repr
 
 SUMMARY_PREFIX = "icefloe."
+FLUSH = "flush"  # the operation that moves inline rows to files, in results and summaries
 INLINE_MODE = "inline"  # the mode of statements that changed inline rows alone
 
 

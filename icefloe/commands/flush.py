@@ -34,14 +34,13 @@ from icefloe.metadata.table_state import MetadataUpdates, TableState
 from icefloe.pruning.candidates import choose_files
 from icefloe.pruning.comparisons import UNKNOWN
 from icefloe.pruning.file_matcher import FileMatcher
-from icefloe.results import DmlResult
+from icefloe.results import FLUSH, DmlResult
 from icefloe.scan.scan import read_deleted_rows
 from icefloe.spark.frames import frame_of
 from icefloe.statements import Options
 from icefloe.writing.data_files import WrittenRows, write_data
 from icefloe.writing.local_rows import has_local_layout, write_local_rows
 
-FLUSH = "flush"  # the operation in results and snapshot summaries
 _ATTEMPTS = 10  # each is needed only if a row was changed while the one before wrote files
 
 

@@ -23,7 +23,7 @@ from icefloe.commands.context import (
     Outcome,
     ReadsInlineRows,
 )
-from icefloe.commands.flush import FLUSH, FlushCommand
+from icefloe.commands.flush import FlushCommand
 from icefloe.commands.inline_rows import InlineInsert, set_inline_store
 from icefloe.commands.input_rows import fit_few_rows, fit_new_rows
 from icefloe.commands.lost_deletes import current_state, with_inline_deletes
@@ -35,14 +35,15 @@ from icefloe.commands.replace.where import replace_where_command
 from icefloe.commands.update_delete import RowChangeCommand
 from icefloe.commands.write import WriteCommand
 from icefloe.commit.catalog import refuse_partial_history
+from icefloe.commit.handover import flushed_since
 from icefloe.commit.publish import IDEMPOTENCY_KEY, Commit, find_earlier_result, publish
 from icefloe.commit.snapshot import RemovedFiles
 from icefloe.errors import ConflictError, StatementError
 from icefloe.indexes.definitions import delete_written_files
 from icefloe.inline.cut import PointerMovedError
 from icefloe.inline.facts import read_inline_facts
-from icefloe.metadata.table_state import MAIN, TableState, ancestors
-from icefloe.results import INLINE_MODE, SUMMARY_PREFIX, DmlResult
+from icefloe.metadata.table_state import MAIN, TableState
+from icefloe.results import INLINE_MODE, DmlResult
 from icefloe.settings import INLINE_STORE
 from icefloe.spark.connectors import check_connector
 from icefloe.spark.errors import detect_jvm_exit, translate_spark_errors
@@ -60,7 +61,6 @@ from icefloe.storage.spark_files import connector_of
 log = logging.getLogger("icefloe")
 
 P = TypeVar("P")
-_OPERATION = f"{SUMMARY_PREFIX}operation"
 _MOST_RUNS_AFTER_FLUSH = 10
 ExplainableStatement: TypeAlias = RowStatement | MergeStatement | ReplaceStatement | UsingStatement
 Statement: TypeAlias = ExplainableStatement | WriteStatement
@@ -175,14 +175,7 @@ def run_command(command: Command[P], context: Context) -> DmlResult:
 def _was_flushed(conflict: ConflictError, context: Context) -> bool:
     """Whether inline rows were moved to files since the snapshot that a statement read."""
     state = context.read_state(MAIN)
-    if not state.has_inline_tier:
-        return False
-    for snapshot in ancestors(state.metadata, state.snapshot):
-        if snapshot.snapshot_id == conflict.base_snapshot_id:
-            return False
-        if snapshot.summary is not None and snapshot.summary.get(_OPERATION) == FLUSH:
-            return True
-    return False
+    return state.has_inline_tier and bool(flushed_since(conflict.base_snapshot_id, state))
 
 
 def _command(statement: Statement, context: Context) -> Command[Any]:

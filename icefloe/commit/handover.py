@@ -65,9 +65,10 @@ from icefloe.inline.where import row_filter
 from icefloe.metadata.table_state import (
     StagedMetadata,
     TableState,
+    ancestors,
     stage_metadata,
 )
-from icefloe.results import DmlResult
+from icefloe.results import FLUSH, SUMMARY_PREFIX, DmlResult
 from icefloe.settings import INLINE_FLUSHED, Isolation, flushed_through
 from icefloe.storage.files import delete_files
 
@@ -75,6 +76,7 @@ log = logging.getLogger("icefloe")
 
 
 _FEW_STALE_ROWS = 100
+_OPERATION = f"{SUMMARY_PREFIX}operation"
 
 
 class LostRaceError(Exception):
@@ -367,6 +369,10 @@ def handover_of(
         )
     unread = _unread(check)
     inline = changes.inline
+    if inline.located is not None and flushed_since(base.snapshot_id, head) is not False:
+        # Rows that are missing may be in files of the other flush, as they were or with new values:
+        # until the deletes are in files, too, other engines would see them twice.
+        inline = replace(inline, located=None)
     has_deletes = tier.shares_database and inline_deletes.are_concerned(changes, check)
     if unread is None and inline.is_empty and not inline.relied_on and not has_deletes:
         return None
@@ -374,6 +380,16 @@ def handover_of(
     deletes = InlineDeleteChanges(base, head, changes, check) if has_deletes else None
     base_id = base.snapshot_id
     return InlineHandover(tier, table, head, schema, inline, unread, base_id, deletes)
+
+
+def flushed_since(base_snapshot_id: int | None, head: TableState) -> bool | None:
+    """Whether a flush was committed after a snapshot; None if history does not reach so far."""
+    for snapshot in ancestors(head.metadata, head.snapshot):
+        if snapshot.snapshot_id == base_snapshot_id:
+            return False
+        if snapshot.summary is not None and snapshot.summary.get(_OPERATION) == FLUSH:
+            return True
+    return False if base_snapshot_id is None else None
 
 
 def _removing_everything(

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyiceberg.types import StringType
+from pyiceberg.types import LongType, StringType
 
 from icefloe import Lake, Table
 from icefloe.commands import background_flush, inline_rows
-from icefloe.errors import ConflictError, StatementError, TableNotFoundError
-from icefloe.inline.rows import insert_rows
+from icefloe.errors import ConflictError, SchemaMismatchError, StatementError, TableNotFoundError
 from support.inline_lakes import (
     INLINE,
     SCHEMA,
@@ -26,6 +25,7 @@ from support.inline_lakes import (
     registered,
     row,
 )
+from support.races import once_before_publish
 
 PROGRAM = Path(__file__).parent / "inserting_processes.py"
 
@@ -145,6 +145,38 @@ def test_ten_threads_insert_while_rows_are_flushed_in_the_background(lake, rows)
     table.flush()
     assert (ids(table), table.inline.rows) == (list(range(10 * rows)), 0)
     assert len(table.iceberg.scan().to_arrow()) == 10 * rows
+
+
+@pytest.mark.requirement("L27", "X06")
+@pytest.mark.parametrize("change", ["none", "update", "delete", "update after it"])
+def test_rows_that_another_flush_moved_are_once_in_the_files(place, lake, change):
+    """Also for other engines, which do not see which rows of files are deleted inline."""
+    table = new_table(lake)
+
+    def change_and_flush() -> None:
+        with open_place(place) as other:
+            same = other.table("shop.t")
+            if change == "update":
+                same.update().set("s", "'new'").where("id = 2").execute()
+            elif change == "delete":
+                same.delete().where("id = 2").execute()
+            same.flush()
+            if change == "update after it":
+                same.insert([row(4)])
+                same.update().set("s", "'new'").where("id = 4").execute()
+
+    once_before_publish(lake, change_and_flush)
+    table.flush()
+    expected = {
+        "none": [(1, "a"), (2, "b"), (3, None)],
+        "update": [(1, "a"), (2, "new"), (3, None)],
+        "delete": [(1, "a"), (3, None)],
+        "update after it": [(1, "a"), (2, "b"), (3, None), (4, "new")],
+    }[change]
+    assert everything(table) == expected
+    filed = sorted((r["id"], r["s"]) for r in table.iceberg.scan().to_arrow().to_pylist())
+    assert filed == expected
+    assert (table.inline.rows, table.inline.deletes) == (0, 0)
 
 
 @pytest.mark.requirement("L08", "L27")
@@ -292,12 +324,15 @@ def test_a_table_is_dropped_and_created_again_while_rows_are_inserted(place, lak
     assert registered(lake) == 1
 
 
-def test_a_table_is_dropped_and_created_again_during_one_insert(place, lake, monkeypatch):
-    """On PostgreSQL also between the check of the pointer and the rows."""
+@pytest.mark.parametrize("step", ["encode_rows", "insert_if_current", "insert_rows"])
+def test_a_table_is_dropped_and_created_again_during_one_insert(place, lake, step, monkeypatch):
+    """Before the transaction, and on PostgreSQL in it: before and after the pointer is checked."""
     table = new_table(lake)
-    is_postgresql = "postgresql" in place
-    target = "insert_rows" if is_postgresql else "encode_rows"
-    function, pending = getattr(inline_rows, target), [True]
+    if step != "encode_rows" and "postgresql" not in place:
+        return  # on SQLite a write transaction is alone
+    if step == "insert_rows":
+        lake.tier.forget_table(table._state())  # so that the table is looked up
+    function, pending = getattr(inline_rows, step), [True]
 
     def late(*arguments: Any) -> Any:
         if pending:
@@ -307,17 +342,38 @@ def test_a_table_is_dropped_and_created_again_during_one_insert(place, lake, mon
                 other.create_table("shop.t", SCHEMA, properties=INLINE)
         return function(*arguments)
 
-    monkeypatch.setattr(inline_rows, target, late)
-    if is_postgresql:
+    monkeypatch.setattr(inline_rows, step, late)
+    if step == "insert_rows":
         with pytest.raises(TableNotFoundError, match=r"was dropped\. Nothing was changed"):
             table.insert([row(4)])
     else:
         table.insert([row(4)])  # no part of it was done: it is an insert into the new table
-    expected = [] if is_postgresql else [4]
+    assert pending == []
+    expected = [] if step == "insert_rows" else [4]
     assert ids(table) == expected
     table.insert([row(5)])
     assert ids(table) == [*expected, 5]
-    assert target != "insert_rows" or function is insert_rows
+
+
+@pytest.mark.parametrize("change", ["flush", "properties", "column", "column by another"])
+def test_an_insert_that_knows_the_table_sees_what_was_changed_since(place, lake, change):
+    table = new_table(lake)
+    table.insert([row(4)])
+    with open_place(place) as other:
+        changed = lake.table("shop.t") if change == "column" else other.table("shop.t")
+        if change == "flush":
+            changed.flush()
+        elif change == "properties":
+            changed.set_properties(a="b")
+        else:
+            with changed.iceberg.update_schema() as update:
+                update.add_column("n", LongType())
+            changed.insert([{**row(6), "n": 7}])
+            with pytest.raises(SchemaMismatchError, match="the rows lack 'n'"):
+                table.insert([row(5)])
+    new = {"n": 8} if "column" in change else {}
+    table.insert([{**row(5, "five"), **new}])
+    assert sorted(ids(table)) == [1, 2, 3, 4, 5, *([6] if "column" in change else [])]
 
 
 @pytest.mark.requirement("L27", "X02")
