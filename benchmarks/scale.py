@@ -354,7 +354,12 @@ def _answer(rows: list[Row]) -> object:
 def _clear_caches() -> None:
     """Have icefloe read metadata, delete files and footers again."""
     sql_catalog.files.clear()
-    for cache in (manifest_cache.manifests, position_deletes.delete_files, row_counts.seen):
+    for cache in (
+        manifest_cache.manifests,
+        manifest_cache.lists,
+        position_deletes.delete_files,
+        row_counts.seen,
+    ):
         cache.clear()
 
 

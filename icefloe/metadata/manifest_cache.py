@@ -1,14 +1,15 @@
-"""Decoded manifests of this process: one never changes, so it is read once."""
+"""Decoded manifests and manifest lists of this process: they never change, so each is read once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pyiceberg.manifest import ManifestEntry
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestEntry, ManifestFile
 
 from icefloe.errors import SetupError
 from icefloe.metadata.files import LiveFile
-from icefloe.storage.file_cache import FileCache
+from icefloe.storage.file_cache import FileCache, file_key
 
 # Catalog properties, by the names that Iceberg's Java library has for them.
 ENABLED = "io.manifest.cache-enabled"
@@ -41,6 +42,21 @@ def entries_of(
     return entries
 
 
+def manifests_in(
+    io: FileIO, location: str, read: Callable[[], Sequence[ManifestFile]]
+) -> tuple[ManifestFile, ...]:
+    """The manifests of a list: held ones, or those that `read` returns, which are then held."""
+    limit = cache_bytes(io.properties)
+    key = file_key(io, location) if limit else None
+    held = lists.get(key) if key is not None else None
+    if held is not None:
+        return held
+    manifests = tuple(read())
+    if key is not None:
+        lists.put(key, manifests, limit)
+    return manifests
+
+
 def is_held(path: str, length: int) -> bool:
     """Whether the entries of a manifest are held."""
     return (path, length, 0) in manifests
@@ -62,7 +78,7 @@ def cache_bytes(properties: Mapping[str, str]) -> int:
 # -------------------------------------------------------------------------------------------------
 # Memory of an entry, estimated from what CPython's objects take
 
-_ENTRY_BYTES, _PAIR_BYTES = 1300, 100
+_ENTRY_BYTES, _PAIR_BYTES, _SUMMARY_BYTES = 1300, 100, 400
 
 
 def _bytes_of_entry(entry: ManifestEntry) -> int:
@@ -81,4 +97,10 @@ def _bytes_of_entry(entry: ManifestEntry) -> int:
     return _ENTRY_BYTES + _PAIR_BYTES * pairs + sum(map(len, bounds))
 
 
+def _bytes_of_list(manifests: Sequence[ManifestFile]) -> int:
+    summaries = sum(len(manifest.partitions or ()) for manifest in manifests)
+    return _ENTRY_BYTES * len(manifests) + _SUMMARY_BYTES * summaries
+
+
 manifests: FileCache[Entries] = FileCache(lambda entries: sum(map(_bytes_of_entry, entries)))
+lists: FileCache[tuple[ManifestFile, ...]] = FileCache(_bytes_of_list)

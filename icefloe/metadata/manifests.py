@@ -53,7 +53,13 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 
 from icefloe.errors import StorageError
 from icefloe.metadata.files import LiveFile, SnapshotFiles
-from icefloe.metadata.manifest_cache import Entries, LiveFiles, entries_of, is_held
+from icefloe.metadata.manifest_cache import (
+    Entries,
+    LiveFiles,
+    entries_of,
+    is_held,
+    manifests_in,
+)
 from icefloe.schema.partition_values import partition_path
 from icefloe.storage.file_io import StoreFile
 from icefloe.storage.files import new_output, translate_read_errors
@@ -72,15 +78,17 @@ class ManifestFilter(Protocol):
 
 
 def list_manifests(io: FileIO, snapshot: Snapshot) -> tuple[ManifestFile, ...]:
-    """The manifests of a snapshot."""
-    return tuple(
-        read_avro(
+    """The manifests of a snapshot, which are shared by all callers: they must not change them."""
+
+    def read() -> list[ManifestFile]:
+        return read_avro(
             io.new_input(snapshot.manifest_list),
             MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION],
             {-1: ManifestFile, 508: PartitionFieldSummary},
             {517: ManifestContent},
         )
-    )
+
+    return manifests_in(io, snapshot.manifest_list, read)
 
 
 def read_entries(io: FileIO, manifest: ManifestFile) -> Entries:

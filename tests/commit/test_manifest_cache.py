@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -23,9 +24,12 @@ pytestmark = pytest.mark.requirement("T36")
 
 @pytest.fixture(autouse=True)
 def _empty_cache():
-    manifest_cache.manifests.clear()
+    caches = (manifest_cache.manifests, manifest_cache.lists)
+    for cache in caches:
+        cache.clear()
     yield
-    manifest_cache.manifests.clear()
+    for cache in caches:
+        cache.clear()
 
 
 def manifests_of(table):
@@ -91,6 +95,44 @@ def test_a_manifest_that_is_damaged_later_is_an_error_once_it_is_not_held(tmp_pa
         assert table.count() == 2
     assert table.delete().where("id = 1").execute().rows_deleted == 1
     assert ids_of(table) == [2]
+
+
+def test_a_manifest_list_is_decoded_once(tmp_path):
+    table = make(open_lake(tmp_path), "t", 1, 2)
+    iceberg = table.iceberg
+    path = path_of(iceberg.current_snapshot().manifest_list)
+    os.utime(path, ns=(10**18, 10**18))  # a file that was changed just now is read again
+    first, again = (list_manifests(iceberg.io, iceberg.current_snapshot()) for _ in range(2))
+    assert again is first
+    whole = path.read_bytes()
+    for damaged in (whole[:-1], bytes(len(whole)), b""):
+        path.write_bytes(damaged)
+        with pytest.raises(StorageError, match=path.name):
+            table.count()
+        os.utime(path, ns=(10**18, 10**18 + 1))
+        for _ in range(2):
+            with pytest.raises(StorageError, match=path.name):
+                table.count()
+    path.unlink()
+    with pytest.raises(StorageError, match=path.name):
+        table.count()
+    path.write_bytes(whole)
+    assert table.count() == 2
+
+
+def test_manifest_lists_are_held_within_the_limit(tmp_path):
+    table = make(open_lake(tmp_path), "t", *range(4))
+    io = table.iceberg.io
+    io.properties["io.manifest.cache.max-total-bytes"] = "5000"
+    for snapshot in table.iceberg.snapshots():
+        path = path_of(snapshot.manifest_list)
+        os.utime(path, ns=(10**18, 10**18))
+        list_manifests(io, snapshot)
+    assert 0 < manifest_cache.lists.bytes <= 5000
+    io.properties["io.manifest.cache-enabled"] = "false"
+    manifest_cache.lists.clear()
+    list_manifests(io, table.iceberg.current_snapshot())
+    assert manifest_cache.lists.bytes == 0
 
 
 def test_held_manifests_have_their_live_files_ready(tmp_path):
