@@ -150,6 +150,17 @@ def look_up(connection: StoreConnection, name: CatalogTable, table_uuid: str) ->
     return FoundTable(location, store_id, None if row[0] is None else _table(*row))
 
 
+def find_stored(
+    connection: StoreConnection, catalog_name: str, table_uuid: str
+) -> tuple[str | None, InlineTable | None]:
+    """The id of the store and its table of a uuid, by one statement; None for what there is not."""
+    if not connection.installed:
+        return None, None
+    named = {"catalog": catalog_name, "uuid": table_uuid}
+    store_id, *row = connection.execute(_STORED, named).one()
+    return str(store_id), None if row[0] is None else _table(*row)
+
+
 # Statements of every insert are built once, which is most of their time.
 _SELECTED = sa.select(
     TABLE.c.id,
@@ -218,17 +229,17 @@ _POINTER = sa.select(POINTERS.c.metadata_location).where(
 
 
 _POINTER_KEPT = _POINTER.with_for_update(read=True)
+_STORE_AND_TABLE = STORE.outerjoin(
+    TABLE,
+    sa.and_(
+        TABLE.c.catalog_name == sa.bindparam("catalog"),
+        TABLE.c.table_uuid == sa.bindparam("uuid"),
+    ),
+)
+_STORED = sa.select(STORE.c.store_id, *_SELECTED.selected_columns).select_from(_STORE_AND_TABLE)
 _LOOKED_UP = sa.select(
     _POINTER.scalar_subquery(), STORE.c.store_id, *_SELECTED.selected_columns
-).select_from(
-    STORE.outerjoin(
-        TABLE,
-        sa.and_(
-            TABLE.c.catalog_name == sa.bindparam("catalog"),
-            TABLE.c.table_uuid == sa.bindparam("uuid"),
-        ),
-    )
-)
+).select_from(_STORE_AND_TABLE)
 
 
 def swap_pointer(connection: StoreConnection, name: CatalogTable, old: str, new: str) -> bool:

@@ -50,7 +50,7 @@ from icefloe.inline.tables import (
     CatalogTable,
     drop_table,
     dropped,
-    find_table,
+    find_stored,
     look_up,
     pointer,
     register_table,
@@ -254,9 +254,10 @@ class InlineTier:
 
         Refuses a table whose rows are in another database: without them it would be incomplete.
         """
-        if INLINE_STORE in state.metadata.properties:
-            self._refuse_other_store(state, read_store_id(connection))
-        return find_table(connection, self._catalog_name, str(state.metadata.table_uuid))
+        uuid = str(state.metadata.table_uuid)
+        store_id, table = find_stored(connection, self._catalog_name, uuid)
+        self._refuse_other_store(state, store_id)
+        return table
 
     def find_current(self, connection: StoreConnection, state: TableState) -> InlineTable | None:
         """What `find` returns, of a state that is current by the catalog's pointer.
@@ -282,12 +283,9 @@ class InlineTier:
         return found.table
 
     def known_table(self, state: TableState) -> tuple[InlineTable, CurrentTable] | None:
-        """A table that was found in the catalog's database before, and what a statement can check.
-
-        It may have been dropped since, and have more columns.
-        """
+        """A table as it was found in the catalog's database, and what is to be checked of it."""
         table = self._tables.get(str(state.metadata.table_uuid))
-        if table is None or state.pointer is None or not self.shares_database:
+        if table is None or state.pointer is None:
             return None
         store_id = state.metadata.properties.get(INLINE_STORE)
         return table, CurrentTable(self.name_of(state), state.pointer, store_id)
@@ -402,7 +400,12 @@ class InlineTier:
         return stamp_above(connection, self.flushed(connection, state, table))
 
     def register(self, state: TableState) -> InlineTable:
-        """The table in the store, which is created if no row was ever inserted."""
+        """The table in the store, which is created if no row was ever inserted.
+
+        It may have been dropped since it was found: transactions look it up again.
+        """
+        if (known := self._tables.get(str(state.metadata.table_uuid))) is not None:
+            return known
         with self.store.reading() as connection:
             table = self.find(connection, state)
         if table is not None:
