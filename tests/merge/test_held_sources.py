@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
@@ -154,8 +155,53 @@ def test_measures_are_those_of_spark(spark, case):
 def test_many_values_have_few_intervals_that_hold_them_all(monkeypatch):
     monkeypatch.setattr(held_source, "_MOST_INTERVALS", 3)
     found = intervals(pa.array([9, None, 1, 4, 5, 2, 9, 30]))
-    assert found == ((1, 2), (4, 5), (9, 30))
+    assert found == ((1, 5), (9, 9), (30, 30))  # apart where the gaps are widest
+    assert intervals(pa.array(["b", "a", "d", None, "c", "e"])) == (
+        ("a", "b"),
+        ("c", "d"),
+        ("e", "e"),
+    )
     assert intervals(pa.array([], pa.int64())) == ()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [2**63 - 1, -(2**63), 0, 1, 2, 3, 4, -(2**63) + 1],
+        [1.5, float("inf"), float("-inf"), -0.0, 0.0, 1e308, -1e308, 5e-324],
+        [Decimal("99999999999999999999999999999999999999"), *map(Decimal, range(7))],
+        [date(1, 1, 1), date(9999, 12, 31), *(date(2024, 1, day) for day in range(1, 8))],
+        [datetime(1, 1, 1), *(datetime(2024, 1, 1, 0, 0, 0, n) for n in range(8))],
+        [bytes([n]) for n in range(9)],
+        ["", "é", "雪", *"abcdef"],
+    ],
+    ids=lambda values: type(values[-1]).__name__,
+)
+def test_every_value_is_in_one_interval(values, monkeypatch):
+    monkeypatch.setattr(held_source, "_MOST_INTERVALS", 4)
+    read = pa.array([*values, None, values[0]])
+    found = intervals(read)
+    assert 1 < len(found) <= 4
+    ends = [end for interval in found for end in interval]
+    assert ends == sorted(ends)
+    assert all(high < low for (_, high), (low, _) in pairwise(found))
+    for value in values:
+        [(low, high)] = intervals(pa.array([value], read.type))
+        assert low == high
+        assert sum(start <= low <= end for start, end in found) == 1
+
+
+def test_a_gap_between_keys_has_no_file_read(table_of, monkeypatch):
+    """As in an upsert of rows of one file and of new ones, with more rows than intervals."""
+    monkeypatch.setattr(held_source, "_MOST_INTERVALS", 4)
+    table = table_of("id BIGINT, n INT", mode="merge-on-read")
+    for start in range(0, 80, 10):
+        table.append([{"id": n, "n": 0} for n in range(start, start + 10)])
+    source = [{"id": n, "n": 1} for n in (*range(10, 17), *range(80, 83))]
+    plan = table.upsert(source, ["id"]).explain()
+    assert (plan.files_scanned, plan.files_skipped) == (1, 7)
+    done = table.upsert(source, ["id"]).execute()
+    assert (done.rows_updated, done.rows_inserted) == (7, 3)
 
 
 def test_integers_that_do_not_fit_become_null():

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.manifest import DataFile
@@ -158,13 +160,41 @@ def intervals(values: pa.Array) -> tuple[Interval, ...]:
     """Disjoint intervals, ascending, that have every value; one for each value if these are few."""
     distinct = pc.unique(values).drop_null()
     ordered = distinct.take(pc.sort_indices(distinct))
-    size = max(1, -(-len(ordered) // _MOST_INTERVALS))
-    starts = range(0, len(ordered), size)
-    ends = [min(start + size, len(ordered)) - 1 for start in starts]
-    lows, highs = (ordered.take(pa.array(at, pa.int64())) for at in (list(starts), ends))
+    starts = _starts(ordered)
+    ends = np.append(starts[1:], len(ordered))[: len(starts)] - 1
+    lows, highs = (ordered.take(pa.array(at, pa.int64())) for at in (starts, ends))
     return tuple(
         zip(*(internal_values(pa.chunked_array([side])) for side in (lows, highs)), strict=True)
     )
+
+
+def _starts(ordered: pa.Array) -> npt.NDArray[np.int64]:
+    """Where intervals of ascending values start: after the widest gaps, if values have distances.
+
+    An interval over a wide gap would have every file in the gap read.
+    """
+    count = len(ordered)
+    if count <= _MOST_INTERVALS:
+        return np.arange(count)
+    numbers = _as_floats(ordered)
+    if numbers is None:
+        return np.arange(0, count, -(-count // _MOST_INTERVALS))
+    with np.errstate(invalid="ignore"):  # of infinities
+        gaps = np.nan_to_num(np.diff(numbers), nan=np.inf)
+    widest = np.argpartition(gaps, -(_MOST_INTERVALS - 1))[-(_MOST_INTERVALS - 1) :]
+    return np.concatenate([[0], np.sort(widest) + 1])
+
+
+def _as_floats(values: pa.Array) -> npt.NDArray[np.float64] | None:
+    """Numbers, dates and timestamps as floats; None for others."""
+    kind = values.type
+    if pa.types.is_date32(kind):
+        values = values.cast(pa.int32())
+    elif pa.types.is_timestamp(kind):
+        values = values.cast(pa.int64())
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        return None
+    return np.asarray(values.cast(pa.float64(), safe=False))
 
 
 def in_type_of(values: pa.Array, kind: PrimitiveType) -> pa.Array:
