@@ -19,6 +19,7 @@ from icefloe.indexes.kinds import KINDS, ON_WRITE
 from icefloe.metadata.table_state import TableState
 from icefloe.storage.files import delete_files, delete_files_of_statement, locate
 from icefloe.tasks.index_codes import is_exact_type
+from icefloe.tasks.index_files import BUILDERS
 from icefloe.tasks.sidecars import IndexToWrite, sidecar_path
 
 PREFIX = "icefloe.indexes."
@@ -180,6 +181,7 @@ def to_write(
                 dict(definition.params),
                 folder.filesystem,
                 folder.path,
+                builder=BUILDERS[definition.kind],
             )
         )
     return tuple(prepared)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,27 +13,22 @@ from icefloe.tasks.btree import build_btree, remap_btree
 from icefloe.tasks.messages import Task
 from icefloe.tasks.sidecars import (
     DamagedSidecarError,
+    IndexBuilder,
     IndexedFile,
     IndexToWrite,
     RowEdits,
-    SidecarContent,
     SidecarPlace,
     change_in_place,
     write_sidecar,
 )
 from icefloe.tasks.vectors import build_hnsw, needs_graph
 
-# Content of a sidecar, by kind of index; None where the file needs none.
-_BUILDERS: dict[str, Callable[[IndexToWrite, IndexedFile], SidecarContent | None]] = {
-    "bm25": build_bm25,
-    "btree": build_btree,
-    "hnsw": build_hnsw,
+# By kind of index; no task names this.
+BUILDERS: Mapping[str, IndexBuilder] = {
+    "bm25": IndexBuilder(build_bm25),
+    "btree": IndexBuilder(build_btree, remap_btree),
+    "hnsw": IndexBuilder(build_hnsw),
 }
-
-# Content of the sidecar of a file that replaces another, from the other's sidecar; None where that
-# does not say it.
-_REMAPPERS: dict[str, Callable[[IndexToWrite, SidecarPlace, RowEdits, int], SidecarContent | None]]
-_REMAPPERS = {"btree": remap_btree}
 
 # The number of a file in the plan, the size of its sidecar, and why it has none.
 COVERAGE = pa.schema([("file", pa.int64()), ("bytes", pa.int64()), ("problem", pa.string())])
@@ -80,7 +75,7 @@ def index_edited_file(
 
 def _remap(index: IndexToWrite, file: IndexedFile, old: ReplacedFile) -> bool:
     """Write a sidecar with what another has; False if it has to be built."""
-    remap = _REMAPPERS.get(index.kind)
+    remap = index.builder and index.builder.remap
     if remap is None:
         return False
     place = SidecarPlace.of(index, old.location, old.size, old.rows)
@@ -134,8 +129,10 @@ def _coverage(plan: CoveragePlan, file: IndexedFile) -> tuple[int | None, str | 
 
 
 def _build(index: IndexToWrite, file: IndexedFile) -> tuple[int | None, str | None]:
+    if index.builder is None:
+        raise AssertionError(f"index {index.name} is only to be read")
     try:
-        content = _BUILDERS[index.kind](index, file)
+        content = index.builder.build(index, file)
         return (0 if content is None else write_sidecar(index, file, content)), None
     except Exception as error:  # noqa: BLE001 - the data file is complete without it
         return None, str(error) or type(error).__name__

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +51,22 @@ class IndexToWrite:
     filesystem: pafs.FileSystem
     folder: str  # of the index's sidecars, in the file system
     schema: pa.Schema | None = None  # of the table, which files of other engines have to fit
+    builder: IndexBuilder | None = None  # None: its sidecars are only read
+
+
+@dataclass(frozen=True)
+class IndexBuilder:
+    """How the sidecars of a kind of index are made.
+
+    Tasks get these functions with the indexes of a table. As names in the code of every task that
+    writes files, they would be pickled for tables without indexes too.
+    """
+
+    build: Callable[[IndexToWrite, IndexedFile], SidecarContent | None]  # None: it needs none
+    # From the sidecar of a file that is replaced; None where that does not say it.
+    remap: Callable[[IndexToWrite, SidecarPlace, RowEdits, int], SidecarContent | None] | None = (
+        None
+    )
 
 
 @dataclass(frozen=True)

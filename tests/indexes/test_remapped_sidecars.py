@@ -11,7 +11,7 @@ import pytest
 
 from icefloe.tasks.btree import CodeTable, build_btree, remap_btree
 from icefloe.tasks.index_codes import EXACT, HASH, ORDER, encode
-from icefloe.tasks.index_files import ReplacedFile, index_edited_file
+from icefloe.tasks.index_files import BUILDERS, ReplacedFile, index_edited_file
 from icefloe.tasks.sidecars import (
     DamagedSidecarError,
     IndexedFile,
@@ -35,7 +35,10 @@ CASES = {
 
 def index_of(folder: Path, types: dict[int, str]) -> IndexToWrite:
     ids, kinds = tuple(types), tuple(types.values())
-    return IndexToWrite("0123456789ab", "i", "btree", ids, kinds, {}, LOCAL, str(folder))
+    builder = BUILDERS["btree"]
+    return IndexToWrite(
+        "0123456789ab", "i", "btree", ids, kinds, {}, LOCAL, str(folder), builder=builder
+    )
 
 
 def indexed(rows: int, columns: dict[int, pa.ChunkedArray], name: str = OLD) -> IndexedFile:
