@@ -75,7 +75,7 @@ def index_edited_file(
 
 def _remap(index: IndexToWrite, file: IndexedFile, old: ReplacedFile) -> bool:
     """Write a sidecar with what another has; False if it has to be built."""
-    remap = index.builder and index.builder.remap
+    remap = None if index.builder is None else index.builder.remap
     if remap is None:
         return False
     place = SidecarPlace.of(index, old.location, old.size, old.rows)

@@ -300,13 +300,35 @@ def test_an_upsert_equals_that_of_spark(table_of, by_spark, jobs, many_files, ki
     for step in range(3):
         source = arrow([*chosen.sample(range(120), 12), None, None], f"step {step}")
         before = jobs()
-        mine = ours.upsert(source, ["k"]).execute()
+        mine = ours.upsert(source, "target.k = source.k" if step == 1 else ["k"]).execute()
         assert jobs() == before
         expected = by_spark(lambda source=source: theirs.upsert(source, ["k"]))
         assert counts(mine) == counts(expected)
         same = [k for k in summary(ours) if k.startswith("spark.merge-into")]
         assert [summary(ours)[k] for k in same] == [summary(theirs)[k] for k in same]
         assert sorted(map(str, ours.scan().collect())) == sorted(map(str, theirs.scan().collect()))
+
+
+@pytest.mark.requirement("M01")
+def test_a_merge_in_sql_that_is_an_upsert_is_made_by_the_driver(lake, table_of, jobs):
+    table = table_of("id BIGINT, n INT", [{"id": i, "n": 0} for i in range(5)])
+    target = table.name
+    source = [{"id": 3, "n": 33}, {"id": 9, "n": 9}, {"id": None, "n": 1}]
+    merge = (
+        "MERGE INTO {} AS t USING {} AS s ON t.id = s.id "
+        "WHEN NOT MATCHED THEN INSERT * WHEN MATCHED THEN UPDATE SET *"
+    )
+    rows_of = pa.Table.from_pylist(source, pa.schema([("id", pa.int64()), ("n", pa.int32())]))
+    before = jobs()
+    done = lake.sql(merge.format(target, "changes"), changes=rows_of)
+    assert jobs() == before + 1  # which reads the source
+    assert (done.rows_updated, done.rows_inserted, done.clauses) == (1, 2, (2, 1))
+    again = f"(SELECT id, n + 1 AS n FROM {target} WHERE id = 3)"
+    done = lake.sql(merge.format(target, again))  # reads the table: Spark runs it
+    assert jobs() > before + 2
+    assert (done.rows_updated, done.rows_inserted) == (1, 0)
+    expected = [(0, 0), (1, 0), (2, 0), (3, 34), (4, 0), (9, 9), (None, 1)]
+    assert sorted(map(tuple, table.scan().collect()), key=str) == sorted(expected, key=str)
 
 
 @pytest.mark.requirement("M02")

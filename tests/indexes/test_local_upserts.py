@@ -208,12 +208,29 @@ def test_statements_that_need_more_than_the_rows_are_for_spark(table_of):
     assert is_local(table.upsert(source, ["k"]))
     assert is_local(table.upsert(source.to_pylist(), ["K"]))
     assert is_local(table.upsert(source.to_batches()[0], ["k"]))
+    for on in (
+        "target.k = source.k",
+        "source.K = (`target`.k)",
+        "(TARGET.k=source.k) -- the key",
+    ):
+        assert is_local(table.upsert(source, on)), on
+    for on in (
+        "target.k = source.k AND true",
+        "target.k = source.k OR false",
+        "target.k <=> source.k",
+        "target.k = source.k + 0",
+        "target.k = CAST(source.region AS BIGINT)",
+        "target.region = source.v",
+        "target.k = target.k",
+        "target.k = 1",
+        "target.k = source.k -- \\\nAND false",
+    ):
+        assert not is_local(table.upsert(source, on)), on
     merge = table.merge(source, ["k"])
     others = [
         table.upsert(source, ["k"]).with_options(mode="copy-on-write"),
         table.upsert(source, ["k"]).with_options(duplicates="first"),
         table.upsert(source, ["k", "region"]),
-        table.upsert(source, "target.k = source.k"),
         table.upsert(source.append_column("extra", pa.array([1, 2])), ["k"]),
         table.upsert(source.set_column(0, "k", source["k"].cast(pa.int32())), ["k"]),
         merge.when_matched("source.v = 'new'").update_all().when_not_matched().insert_all(),

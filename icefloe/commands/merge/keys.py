@@ -86,6 +86,15 @@ def find_keys(on: str | ColumnTree | Sequence[str], sides: MergeSides) -> tuple[
     return tuple(_same_name(name, sides) for name in on)
 
 
+def only_key(on: str, sides: MergeSides) -> MergeKey | None:
+    """The key of a condition that is one equality of plain columns, and nothing else."""
+    tree = SqlText.of(on).tree if "\\\n" not in on else None
+    [part, *others] = _conjuncts(tree) if tree is not None else [None]
+    if others or not isinstance(part, exp.EQ):
+        return None
+    return _key(_path(part.left), _path(part.right), sides)
+
+
 def _keys_of_tree(on: ColumnTree, sides: MergeSides) -> tuple[MergeKey, ...]:
     if any(", " in name for schema in (sides.present, sides.source) for name in schema.names):
         return ()  # the JSON of a Column has such a name as if it were two

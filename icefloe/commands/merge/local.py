@@ -23,7 +23,7 @@ from pyroaring import BitMap64
 from icefloe.commands.context import Context, Outcome, row_report
 from icefloe.commands.input_rows import as_schema
 from icefloe.commands.merge.held_source import intervals
-from icefloe.commands.merge.keys import match_name
+from icefloe.commands.merge.keys import MergeSides, match_name, only_key
 from icefloe.commands.merge.source import SourceKey, range_expression
 from icefloe.commands.plan import Plan, plan_rows
 from icefloe.commands.row_changes import file_changes
@@ -170,13 +170,26 @@ def _upsert_key(statement: MergeStatement, rows: pa.Table, state: TableState) ->
         and options.duplicates is Duplicates.ERROR
         and options.enable_dpp
         and not (state.has_inline_tier or statement.evolves_schema)
+        and not statement.source_reads_target
         and _is_upsert(statement)
     )
-    if not is_plain or not isinstance(statement.on, tuple) or len(statement.on) != 1:
+    if not is_plain or not (has_types(rows, state.schema) and has_local_layout(state, rows)):
         return None
-    if not (has_types(rows, state.schema) and has_local_layout(state, rows)):
+    name = _matched_column(statement, state)
+    return None if name is None else _key_of(name, rows, state)
+
+
+def _matched_column(statement: MergeStatement, state: TableState) -> str | None:
+    """The one column that is compared with that of the same name, and all of the condition."""
+    if isinstance(statement.on, tuple):
+        return statement.on[0] if len(statement.on) == 1 else None
+    aliases = statement.target_alias, statement.source_alias
+    if not isinstance(statement.on, str) or len({alias.lower() for alias in aliases}) == 1:
         return None
-    return _key_of(statement.on[0], rows, state)
+    sides = MergeSides(*aliases, spark_schema(state.schema), statement.source.schema)
+    key = only_key(statement.on, sides)
+    same = key is not None and key.target.lower() == key.source.lower()
+    return key.target if key is not None and same else None
 
 
 def _is_upsert(statement: MergeStatement) -> bool:
@@ -213,10 +226,10 @@ def _matcher(key: SourceKey, rows: pa.Table, state: TableState) -> SourceMatcher
 def _plan(statement: MergeStatement, rows: pa.Table, state: TableState, files: FilePlan) -> Plan:
     names = [field.name for field in state.schema.fields]
     plan = plan_rows(UpdateKind.MERGE, statement.options, state, files, names)
-    [on] = statement.on if isinstance(statement.on, tuple) else [""]
+    on = f"{statement.on[0]} = {statement.on[0]}" if isinstance(statement.on, tuple) else None
     return replace(
         plan,
-        where=f"{on} = {on}",
+        where=on or str(statement.on),
         clauses=tuple(map(str, statement.clauses)),
         source_rows=rows.num_rows,
     )
