@@ -16,6 +16,7 @@ import pytest
 from conftest import leave_small_changes_to_spark
 from icefloe import results
 from icefloe.commands import update_delete
+from icefloe.commands.merge import held_source, local
 from icefloe.errors import CardinalityError, ConflictError, NullabilityError
 from icefloe.scan import arrow_rows
 from support.foreign_files import equality_delete, publish
@@ -307,6 +308,27 @@ def test_an_upsert_equals_that_of_spark(table_of, by_spark, jobs, many_files, ki
         same = [k for k in summary(ours) if k.startswith("spark.merge-into")]
         assert [summary(ours)[k] for k in same] == [summary(theirs)[k] for k in same]
         assert sorted(map(str, ours.scan().collect())) == sorted(map(str, theirs.scan().collect()))
+
+
+@pytest.mark.requirement("M01", "X03")
+@pytest.mark.parametrize("most", ["rows", "bytes", None])
+def test_an_upsert_of_rows_that_spark_keeps(table_of, by_spark, spark, monkeypatch, most):
+    """Wide sources are measured by Spark; where few small files are left, the driver reads them."""
+    monkeypatch.setattr(held_source, "_MOST_BYTES", 0)
+    if most is not None:
+        monkeypatch.setattr(local, f"_MOST_KEPT_{most.upper()}", 3)
+    ours, theirs = (table_of(SCHEMA, partition_by=("region",)) for _ in "12")
+    for table in (ours, theirs):
+        table.append([{**row(n), "id": n} for n in range(1, 40)])
+        table.delete().where("id = 9").execute()
+    new = [{**row(n), "id": n, "n": 77} for n in (3, 9, 17, 50)] + [{**row(60), "id": None}]
+    source = spark.createDataFrame(new, ours.schema).repartition(3)
+    merge = ours.upsert(source, "target.id = source.id")
+    assert (merge.explain().join == "driver") is (most is None)
+    mine, expected = merge.execute(), by_spark(lambda: theirs.upsert(source, ["id"]))
+    assert counts(mine) == counts(expected)
+    assert (mine.rows_updated, mine.rows_inserted) == (2, 3)
+    assert sorted(map(str, ours.scan().collect())) == sorted(map(str, theirs.scan().collect()))
 
 
 @pytest.mark.requirement("M01")

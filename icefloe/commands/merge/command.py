@@ -18,11 +18,11 @@ from icefloe.commands.context import (
 from icefloe.commands.inline_rows import with_inline_changes
 from icefloe.commands.merge.bind import BoundClause, BoundMerge, bind_merge, merge_has_subquery
 from icefloe.commands.merge.files import MergeFiles, choose_merge_files
-from icefloe.commands.merge.held_source import held_rows, held_source
+from icefloe.commands.merge.held_source import fetch_kept_rows, held_rows, held_source
 from icefloe.commands.merge.inline import MergedInlineRows, merge_inline_rows
 from icefloe.commands.merge.join import choose_join, plan_merge
 from icefloe.commands.merge.label import MergeJoin
-from icefloe.commands.merge.local import LocalUpsert, plan_locally
+from icefloe.commands.merge.local import LocalUpsert, may_be_local, plan_locally
 from icefloe.commands.merge.lookup import MergeLookup, choose_lookup
 from icefloe.commands.merge.rows import MergedRows, MergeRows
 from icefloe.commands.merge.source import MergeSource, pinned_source
@@ -91,7 +91,7 @@ class MergeCommand(ExplainableCommand[_MergePlan | LocalUpsert]):
             source = held_source(statement, rows, context.spark)
         return self._plan_with_spark(source, state)
 
-    def _plan_with_spark(self, source: MergeSource, state: TableState) -> _MergePlan:
+    def _plan_with_spark(self, source: MergeSource, state: TableState) -> _MergePlan | LocalUpsert:
         statement, context = self.statement, self.context
         updates = _evolution(statement, state) if statement.evolves_schema else None
         before = {field.name for field in state.schema.fields}
@@ -103,6 +103,11 @@ class MergeCommand(ExplainableCommand[_MergePlan | LocalUpsert]):
             state = context.tier.pin(state)
         bound = bind_merge(statement, source.frame, state, context.columns, context.resolve, added)
         files = choose_merge_files(bound, source, state, statement.options)
+        if not source.is_held and may_be_local(statement, state, files):
+            rows = fetch_kept_rows(source.frame)
+            local = None if rows is None else plan_locally(statement, rows, state, context)
+            if local is not None:
+                return local
         cut = context.tier.cut(state, files.matcher.row_condition)
         unpartitioned = state.metadata.spec().is_unpartitioned()
         join = choose_join(statement, files, context.columns, unpartitioned=unpartitioned)

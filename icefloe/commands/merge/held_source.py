@@ -33,6 +33,7 @@ from icefloe.pruning.source_matcher import Interval, KeyValues, PartitionValues
 from icefloe.schema.arrow_values import transformed
 from icefloe.spark import columns
 from icefloe.spark.column_trees import ColumnReader
+from icefloe.spark.columns import quote
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.frames import few_rows, frame_of
 from icefloe.statements import MergeStatement
@@ -144,6 +145,22 @@ def held_rows(statement: MergeStatement, reader: ColumnReader) -> pa.Table | Non
         except pa.ArrowException:  # of PySpark, for a NULL that has fields which must not be NULL
             return None
     return local if local.num_rows <= _MOST_ROWS and local.nbytes <= _MOST_BYTES else None
+
+
+def fetch_kept_rows(kept: DataFrame) -> pa.Table | None:
+    """The rows of a source that Spark keeps, in order, without their numbers.
+
+    None if Arrow does not have each value as Spark has it.
+    """
+    names = [name for name in kept.columns if name != columns.SOURCE_ROW]
+    with translate_spark_errors():
+        if not _is_same_in_arrow(kept.select(*map(quote, names)).schema):
+            return None
+        try:
+            rows = kept.toArrow()
+        except pa.ArrowException:
+            return None
+    return _in_utc(rows.sort_by(columns.SOURCE_ROW).select(names))
 
 
 def held_source(statement: MergeStatement, rows: pa.Table, spark: SparkSession) -> HeldSource:

@@ -22,6 +22,7 @@ from pyroaring import BitMap64
 
 from icefloe.commands.context import Context, Outcome, row_report
 from icefloe.commands.input_rows import as_schema
+from icefloe.commands.merge.files import MergeFiles
 from icefloe.commands.merge.held_source import intervals
 from icefloe.commands.merge.keys import MergeSides, match_name, only_key
 from icefloe.commands.merge.source import SourceKey, range_expression
@@ -59,6 +60,8 @@ from icefloe.writing.rewrite import RewriteResult, row_count_mismatch
 
 log = logging.getLogger("icefloe")
 
+# Of a source that Spark keeps: the driver reads it only if it can use it, so more bytes pay.
+_MOST_KEPT_ROWS, _MOST_KEPT_BYTES = 50_000, 64 * 2**20
 _MOST_FILES = 256
 _THREADS = 16
 _BATCH_BYTES = 12 * BATCH_ROWS  # of a sidecar that the look-up of one key reads
@@ -157,15 +160,32 @@ def plan_locally(
     )
 
 
+def may_be_local(statement: MergeStatement, state: TableState, files: MergeFiles) -> bool:
+    """Whether `plan_locally` may accept a source that Spark keeps, and few small files."""
+    is_small = files.facts.rows <= _MOST_KEPT_ROWS and files.facts.bytes <= _MOST_KEPT_BYTES
+    is_upsert = _is_plain(statement, state) and _matched_column(statement, state) is not None
+    return is_small and is_upsert and may_be_read(files.plan.candidates)
+
+
 # -------------------------------------------------------------------------------------------------
 # Which statements
 
 
 def _upsert_key(statement: MergeStatement, rows: pa.Table, state: TableState) -> SourceKey | None:
     """The key of a plain upsert of rows in the table's types."""
+    if not _is_plain(statement, state):
+        return None
+    if not (has_types(rows, state.schema) and has_local_layout(state, rows)):
+        return None
+    name = _matched_column(statement, state)
+    return None if name is None else _key_of(name, rows, state)
+
+
+def _is_plain(statement: MergeStatement, state: TableState) -> bool:
+    """Whether whole rows are updated and inserted, in merge-on-read, with default options."""
     options = statement.options
     mode = options.mode or state.settings.mode(UpdateKind.MERGE)
-    is_plain = (
+    return (
         mode is UpdateMode.MERGE_ON_READ
         and options.duplicates is Duplicates.ERROR
         and options.enable_dpp
@@ -173,10 +193,6 @@ def _upsert_key(statement: MergeStatement, rows: pa.Table, state: TableState) ->
         and not statement.source_reads_target
         and _is_upsert(statement)
     )
-    if not is_plain or not (has_types(rows, state.schema) and has_local_layout(state, rows)):
-        return None
-    name = _matched_column(statement, state)
-    return None if name is None else _key_of(name, rows, state)
 
 
 def _matched_column(statement: MergeStatement, state: TableState) -> str | None:
