@@ -66,6 +66,10 @@ def _read_all(
     if not parts:
         return select_rows(connection, table, columns)
     read = {name: _joined([part[name] for part in parts]) for name in (*numbers, *names)}
+    ids = read["row_id"].to_numpy()
+    if np.any(ids[1:] < ids[:-1]):  # parallel workers of PostgreSQL aggregate parts of the rows
+        order = pa.array(np.argsort(ids))
+        read = {name: values.take(order) for name, values in read.items()}
     row_ids, seqs = (read.pop(name).to_numpy().tolist() for name in ("row_id", "seq"))
     return InlineRows(row_ids, seqs, read)
 

@@ -85,6 +85,19 @@ def test_the_bytes_of_a_part_are_limited_as_databases_limit_a_value(
     assert fewest_parts <= len(parts) <= most_parts
 
 
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_rows_that_the_database_aggregates_in_another_order(store, table, monkeypatch):
+    statement = many_rows._statement
+    monkeypatch.setattr(
+        many_rows,
+        "_statement",
+        lambda *arguments: statement(*arguments).replace("ORDER BY row_id", "ORDER BY -row_id"),
+    )
+    insert_values(store, table, MANY)
+    with store.reading() as connection:
+        check_read(connection, table)
+
+
 def test_columns_without_values_and_no_columns(store, table):
     insert(store, table, *range(MANY))
     with store.writing(lock=table) as connection:
