@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -65,6 +66,21 @@ def test_each_engine_continues_after_the_merge_of_the_other(
         assert read(t) == plain(t.ours.scan().collect()) == read(twin), merge.name
     t.call("rewrite_data_files", "options => map('rewrite-all', 'true')")
     assert read(t) == read(twin)
+
+
+def test_an_upsert_of_rows_that_the_driver_has(both: MakeBoth) -> None:
+    """The types of Arrow rows are compared with those that this version of PySpark gives them."""
+    t = both("id BIGINT, at TIMESTAMP, day DATE, s STRING").made_by_us((), **modes("merge-on-read"))
+    at = datetime(2024, 5, 1, 12, tzinfo=UTC)
+    rows = [{"id": n, "at": at, "day": date(2024, 5, n), "s": "a"} for n in (1, 2)]
+    t.ours.append(rows)
+    changes = [{**rows[1], "s": "b"}, {"id": 3, "at": None, "day": None, "s": "é"}]
+    merge = t.ours.upsert(changes, ["id"])
+    assert merge.explain().join == "driver"
+    done = merge.execute()
+    assert (done.rows_updated, done.rows_inserted) == (1, 1)
+    assert read(t) == plain(t.ours.scan().collect())
+    assert sorted(row.id for row in t.ours.scan(["id"]).collect()) == [1, 2, 3]
 
 
 def frame(spark: SparkSession, rows: list[dict[str, Any]], schema: str) -> DataFrame:

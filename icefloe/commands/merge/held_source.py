@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +46,9 @@ _MOST_ROWS, _MOST_BYTES = 50_000, 8 * 2**20
 _MOST_INTERVALS = 4096
 _ROW_BYTES, _VALUE_BYTES, _NESTED_BYTES = 16, 8, 64  # in Spark's memory, estimated
 _OF_ANY_SIZE = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+# From 4.2 on PySpark wants to be asked for what it did before.
+_TAKES_ZONE = "timezone" in signature(to_arrow_schema).parameters
+_IN_UTC: Mapping[str, Any] = {"timezone": "UTC"} if _TAKES_ZONE else {}
 _SAME_IN_ARROW = (
     T.BooleanType,
     T.IntegralType,
@@ -246,7 +251,7 @@ def _is_same_in_arrow(kind: T.DataType) -> bool:
 
 def _has_types(rows: pa.Table, schema: T.StructType) -> bool:
     """Whether Arrow rows have the types that Spark would give rows of a schema."""
-    expected = to_arrow_schema(schema, timezone="UTC")
+    expected = to_arrow_schema(schema, **_IN_UTC)
     types = [*map(_plain, rows.schema.types)]
     return rows.column_names == expected.names and types == [*map(_plain, expected.types)]
 
