@@ -7,6 +7,7 @@ do not depend on who wrote them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -110,6 +111,7 @@ def has_types(rows: pa.Table, schema: Schema) -> bool:
     return all(_is_same(types[field.name.lower()], field.type) for field in expected)
 
 
+@lru_cache(maxsize=1000)
 def _is_same(given: pa.DataType, expected: pa.DataType) -> bool:
     """Whether a type is the expected one; nested fields may be optional where they must not."""
     if pa.types.is_list(expected) or pa.types.is_large_list(expected):

@@ -218,6 +218,22 @@ def test_a_lost_connection_during_commit_is_an_unknown_outcome(postgresql_store)
     assert 2 in stored_ids(store, table)
 
 
+@pytest.mark.parametrize("idle", [True, False])
+def test_a_connection_that_was_lost_between_transactions(postgresql_store, monkeypatch, idle):
+    """It is replaced if it was idle; right after its use, one statement fails and changes nothing."""
+    store, table, server = postgresql_store
+    monkeypatch.setattr(databases, "_IDLE_SECONDS", 0 if idle else 60)
+    with store.writing() as connection:
+        pid = connection.connection.scalar(sa.text("SELECT pg_backend_pid()"))
+    with server.connect() as other:
+        other.execute(sa.text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+    if not idle:
+        with pytest.raises(StorageError, match="Nothing was changed"):
+            insert(store, table, 1)
+    insert(store, table, 2)
+    assert stored_ids(store, table) == [2]
+
+
 @pytest.fixture
 def postgresql_store(postgresql_database):
     store = InlineStore.of_uri(postgresql_database)
