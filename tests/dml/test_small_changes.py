@@ -17,7 +17,7 @@ from conftest import leave_small_changes_to_spark
 from icefloe import results
 from icefloe.commands import update_delete
 from icefloe.commands.merge import held_source, local
-from icefloe.errors import CardinalityError, ConflictError, NullabilityError
+from icefloe.errors import CardinalityError, ConflictError, NullabilityError, StatementError
 from icefloe.scan import arrow_rows
 from support.foreign_files import equality_delete, publish
 from support.tables import data_files, delete_files, rows, snapshots, summary
@@ -329,6 +329,17 @@ def test_an_upsert_of_rows_that_spark_keeps(table_of, by_spark, spark, monkeypat
     assert counts(mine) == counts(expected)
     assert (mine.rows_updated, mine.rows_inserted) == (2, 3)
     assert sorted(map(str, ours.scan().collect())) == sorted(map(str, theirs.scan().collect()))
+
+
+@pytest.mark.requirement("M01")
+@pytest.mark.parametrize("most_bytes", [0, 2**20])
+def test_a_source_with_two_columns_of_one_name_is_refused(table_of, spark, monkeypatch, most_bytes):
+    monkeypatch.setattr(held_source, "_MOST_BYTES", most_bytes)
+    table = table_of("id BIGINT, n INT", [{"id": 1, "n": 1}, {"id": 2, "n": 2}])
+    source = spark.sql("SELECT 2L AS id, 22 AS n, 'a' AS x, 'b' AS x")
+    with pytest.raises(StatementError, match="column 'x' twice"):
+        table.upsert(source, "target.id = source.id").execute()
+    assert sorted(map(tuple, table.scan().collect())) == [(1, 1), (2, 2)]
 
 
 @pytest.mark.requirement("M01")

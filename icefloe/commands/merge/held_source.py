@@ -35,7 +35,6 @@ from icefloe.pruning.source_matcher import Interval, KeyValues, PartitionValues
 from icefloe.schema.arrow_values import transformed
 from icefloe.spark import columns
 from icefloe.spark.column_trees import ColumnReader
-from icefloe.spark.columns import quote
 from icefloe.spark.errors import translate_spark_errors
 from icefloe.spark.frames import few_rows, frame_of
 from icefloe.statements import MergeStatement
@@ -46,7 +45,7 @@ _MOST_ROWS, _MOST_BYTES = 50_000, 8 * 2**20
 _MOST_INTERVALS = 4096
 _ROW_BYTES, _VALUE_BYTES, _NESTED_BYTES = 16, 8, 64  # in Spark's memory, estimated
 _OF_ANY_SIZE = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
-# From 4.2 on PySpark wants to be asked for what it did before.
+# PySpark 4.1 has no such argument: timestamps are in UTC.
 _TAKES_ZONE = "timezone" in signature(to_arrow_schema).parameters
 _IN_UTC: Mapping[str, Any] = {"timezone": "UTC"} if _TAKES_ZONE else {}
 _SAME_IN_ARROW = (
@@ -140,8 +139,7 @@ def held_rows(statement: MergeStatement, reader: ColumnReader) -> pa.Table | Non
         return None
     with translate_spark_errors():
         schema = statement.source.schema
-    names = {field.name.lower() for field in schema.fields}
-    if len(names) != len(schema.fields) or not _is_same_in_arrow(schema):
+    if not _may_be_held(schema):
         return None
     local = statement.local
     if local is None or not _has_types(local, schema):
@@ -157,15 +155,15 @@ def fetch_kept_rows(kept: DataFrame) -> pa.Table | None:
 
     None if Arrow does not have each value as Spark has it.
     """
-    names = [name for name in kept.columns if name != columns.SOURCE_ROW]
     with translate_spark_errors():
-        if not _is_same_in_arrow(kept.select(*map(quote, names)).schema):
+        fields = [field for field in kept.schema.fields if field.name != columns.SOURCE_ROW]
+        if not _may_be_held(T.StructType(fields)):
             return None
         try:
             rows = kept.toArrow()
         except pa.ArrowException:
             return None
-    return _in_utc(rows.sort_by(columns.SOURCE_ROW).select(names))
+    return _in_utc(rows.sort_by(columns.SOURCE_ROW).select([field.name for field in fields]))
 
 
 def held_source(statement: MergeStatement, rows: pa.Table, spark: SparkSession) -> HeldSource:
@@ -233,6 +231,12 @@ def _bytes_of(column: pa.ChunkedArray) -> int:
         length: int = pc.sum(pc.binary_length(column)).as_py() or 0
         return length + _VALUE_BYTES * len(column)
     return (_NESTED_BYTES if pa.types.is_nested(column.type) else _VALUE_BYTES) * len(column)
+
+
+def _may_be_held(schema: T.StructType) -> bool:
+    """Whether names tell columns apart, and Arrow has each value as Spark has it."""
+    names = {field.name.lower() for field in schema.fields}
+    return len(names) == len(schema.fields) and _is_same_in_arrow(schema)
 
 
 def _is_same_in_arrow(kind: T.DataType) -> bool:
